@@ -49,7 +49,7 @@ maximum_signature_line_length = 60  # a longer signature has one parameter a lin
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!mcp_sessions\.).*"),
-    (r"py:class", r"mcp_sessions\..*\.(_Self|App|Dialect|PolicyRequest)"),
+    (r"py:class", r"mcp_sessions\..*\.(_Self|App|Request)"),
 ]
 
 html_theme = "furo"

@@ -37,7 +37,7 @@ class MCPSessionMiddleware:
 
     Args:
         app: The application to wrap.
-        options: See `Options`.
+        given: The options, which `Options` describes. The most common are `keys`, `store`, `require` and `lifetime`.
 
     Raises:
         ConfigurationError: An option is wrong; the message names the remedy.
@@ -66,7 +66,7 @@ class MCPSessionMiddleware:
         self._require: Final = options["require"]
         self._has_random_keys: Final = options["keys"] is None
         self._is_checked = False  # whether this may serve
-        self._is_seen = self._is_at_endpoint  # whether requests to the endpoint pass here, as far as that can be known
+        self._is_seen = self._is_at_endpoint  # whether the path of the endpoint was checked
         self.services: Final = Services(
             self._runtime.store,
             self._runtime.background_services,
@@ -87,8 +87,8 @@ class MCPSessionMiddleware:
         return cls(app, **from_env(**options))
 
     async def _check_ready(self) -> None:
-        """Check at the first request what may not be served, and begin to work in the background."""
-        # Mounted ones, and servers without a lifespan, were not checked before.
+        """Run the first-request checks and start background services."""
+        # Neither a mounted middleware nor a server without a lifespan was checked before.
         if (error := self.configuration_error) is not None:
             raise ConfigurationError(error)
         if not self.services.has_lifespan:
@@ -103,7 +103,7 @@ class MCPSessionMiddleware:
             raise ConfigurationError(error)
 
     def _check_path(self) -> None:
-        """Check that a route serves the endpoint: else every message would pass by the policy."""
+        """Check that a route serves the endpoint. If none does, no message would meet the rules of `require=`."""
         error = None if self._is_seen else startup_checks.unserved(self.app, self.path)
         has_rules = self._rules.policy.summary != "never"
         if error is not None and has_rules:
@@ -115,7 +115,7 @@ class MCPSessionMiddleware:
 
     @property
     def configuration_error(self) -> str | None:
-        """Why this must not serve, with the remedy, or None. Checked at the start, and again at the first request."""
+        """Why this must not serve, with the remedy, or None. It is read at startup and at the first request."""
         if self._runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
             return startup_checks.MISPLACED
         if startup_checks.repeats(self.app, self.path):
@@ -123,10 +123,10 @@ class MCPSessionMiddleware:
         return startup_checks.workers_error(self._runtime, self._dialects, random_keys=self._has_random_keys)
 
     def _place(self, scope: Scope) -> Place:
-        """Return where a request is; a websocket upgrade is elsewhere."""
+        """Return the place of a request. A websocket upgrade is elsewhere."""
         if scope["type"] != "http":
             return "elsewhere"
-        if not self._is_seen:  # mounted, or in a server without a lifespan
+        if not self._is_seen:  # it is mounted, or the server runs no lifespan
             self._check_path()
         return "endpoint" if self._is_at_endpoint else self._routing.place(scope)
 
@@ -153,7 +153,7 @@ class MCPSessionMiddleware:
             request.app = self.app  # a wrapper may refer to the request: a cycle
 
     async def _on_start(self) -> None:
-        """Check what the application serves by now, log what it begins with, and begin to count."""
+        """Check the started application, start to count, and log how clients get sessions."""
         self._check_path()
         await self._check_rules()
         self._runtime.recording.begin()

@@ -25,11 +25,11 @@ from . import option_types
 from .option_types import (
     Default,
     Duration,
+    Lifetime,
     LifetimeOrNone,
     Name,
     OptionObject,
     OptionType,
-    Seconds,
     Whole,
     WholeOrNone,
 )
@@ -169,8 +169,8 @@ class Telemetry(OptionObject):
     """Adds `input.value` and `output.value`, OpenInference's attributes, which Phoenix and MLflow show: what `redact`
     returns, else the method and tool, and the outcome."""
     user: Annotated[User | None, option_types.FUNCTION] = None
-    """Records `user.id` on spans: this function is called with the `Principal` of a
-    request and returns the id. `client.address` is then recorded as well."""
+    """Records `user.id` on spans: this function is called with the `Principal` of a request and returns the id.
+    `client.address` is then recorded as well."""
     correlate: Annotated[bool | Sequence[str] | None, option_types.CORRELATE] = None
     """Where hosts put their name for a conversation: `True` looks in known places, a sequence such as
     `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
@@ -181,7 +181,7 @@ class Telemetry(OptionObject):
     """A page of live sessions and calls: an address on which to serve it, or an `Inspector` that the application mounts
     behind its own authentication. None shows nothing."""
     inspector_token: option_types.Secret = field(default=None, repr=False)
-    """The password of that page, with any user name; required unless the address is a loopback address."""
+    """The password of that page, with any user name. It is required unless the address is a loopback address."""
 
 
 class CoreOptions(TypedDict, total=False):
@@ -194,14 +194,17 @@ class CoreOptions(TypedDict, total=False):
     """The path of the MCP endpoint, relative to the mount. None means every path, of which only JSON is inspected. With
     `require`, a path that no route serves is an error at startup. `add_sessions` takes the full path, and finds it by
     default."""
-    audience: Annotated[str, option_types.NAME, Default("mcp-sessions")]
+    audience: Annotated[Name, Default("mcp-sessions")]
     """The deployment that the sessions belong to. If servers share keys, give each its own."""
-    lifetime: Annotated[Seconds, option_types.LIFETIME, Default(7 * DAY)]
+    lifetime: Annotated[Lifetime, Default(7 * DAY)]
     """Seconds from creation to the absolute end, a `timedelta`, or text such as `"12h"`."""
-    idle_timeout: Annotated[Seconds | None, option_types.or_none(option_types.LIFETIME), Default(None)]
+    idle_timeout: Annotated[LifetimeOrNone, Default(None)]
     """Seconds without a request after which a session ends, a `timedelta`, or text. None means no timeout."""
     require: Annotated[Require, option_types.REQUIRE, Default("never")]
-    """Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See `Policy`."""
+    """Which requests need a session: `"never"`, `"always"`, a set of methods such as `{"tools/call"}`, a mapping that
+    names tools or prompts such as `{"tools/call": ["checkout"], "resources/read": True}`, or a function of
+    `PolicyRequest` that returns a bool. `"always"` leaves out handshakes, lists, pings and notifications. A misspelt
+    name is an error at startup if the server lists what it has."""
     principal: Annotated[PrincipalOf | None, option_types.FUNCTION, Default(None)]
     """A function that returns the authenticated caller for an ASGI scope, or None for an anonymous one. By default, the
     user that the authentication of the SDK, FastMCP or Starlette puts on the scope; a request with an `Authorization`

@@ -199,7 +199,7 @@ class Response(EndableResponse, eq=False):
                 text = changed
                 answer = None if change is self.changes[-1] else rewrite.answer(text, self.request_id)
         if self.outgoing.state not in CUT_OFF:  # what does not leave is not observed
-            self.last_text = text
+            self.last_text: bytes = text
             if self.watch is not UNWATCHED:
                 self._observe(text)
         return text

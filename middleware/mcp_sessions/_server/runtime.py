@@ -86,8 +86,10 @@ class Runtime:
             store.on_call = metrics.store_call
         recent: Recent | None = getattr(store, "recent", None)
         idle = self.idle_timeout
-        self.look_ups = LookUps(store, touch=self.tracked, idle_timeout=idle, recent=recent)  # of requests
-        self.rechecks = LookUps(store)  # of sessions that may have ended meanwhile: no use, and nothing remembered
+        self.look_ups: LookUps = LookUps(store, touch=self.tracked, idle_timeout=idle, recent=recent)  # of requests
+        self.rechecks: LookUps = LookUps(
+            store
+        )  # of sessions that may have ended meanwhile: no use, and nothing remembered
         memory = store if isinstance(options["store"], str) else options["store"]
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None

@@ -247,7 +247,7 @@ class RequestTelemetry(RequestInfo):
             detach(self.token)
         assert self.info_token is not None  # since it was begun
         request_info.reset(self.info_token)
-        self.serves_connection = self.message.method == INITIALIZE
+        self.serves_connection: bool = self.message.method == INITIALIZE
         self.seconds = perf_counter() - self.started_at
         for listener in self.listeners:
             call_observer("telemetry", listener, self)

@@ -160,7 +160,7 @@ class DialectContract:
         held = await self.begin(self.client(self.worker(server, clock), None))
         if held.id is None:
             pytest.skip(NO_ID)
-        assert re.fullmatch(r"[\x21-\x7e]{1,512}", held.id)
+        assert re.fullmatch(r"[\x21-\x7e]{1,1024}", held.id)
 
     @pytest.mark.anyio
     async def test_state_and_data_are_kept_on_every_worker(self, server: Server, clock: Clock) -> None:
