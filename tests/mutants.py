@@ -43,6 +43,7 @@ RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
+SQLITE_FILE = "stores/test_sqlite_file.py"
 FILE_TESTS, PLACEHOLDER_TESTS = "test_files.py", "tokens/test_placeholders.py"
 REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
@@ -752,6 +753,33 @@ MUTANTS: Final = {
         "change.future.set_result(None)",
         "stores/test_sqlite.py",
     ),
+    "sqlite-log-size": Mutant(
+        "stores/_sqlite_file.py", "journal_size_limit = {_LOG_BYTES}", "journal_size_limit = -1", SQLITE_FILE
+    ),
+    "sqlite-schema": Mutant("stores/_sqlite_file.py", "trusted_schema = OFF", "trusted_schema = ON", SQLITE_FILE),
+    "sqlite-older-copy": Mutant(
+        "stores/_sqlite_file.py",
+        "if found is not None and changes <= self._changes:",
+        "if False:",
+        "stores/test_mishaps.py",
+    ),
+    "sql-emptied": Mutant(
+        "stores/_sql_text.py", "EXISTS (SELECT 1 FROM sessions WHERE ref = '')", "1 = 1", "stores/test_mishaps.py"
+    ),
+    "sql-emptied-cutoffs": Mutant(
+        "stores/_sql_text.py",
+        "AND EXISTS (SELECT 1 FROM cutoffs WHERE audience = '' AND subject = '')",
+        "",
+        "stores/test_mishaps.py",
+    ),
+    "sql-upgrade": Mutant("stores/_sql_text.py", "SELECT 'named ' ||", "SELECT 'other ' ||", "stores/test_upgrade.py"),
+    "postgres-purge": Mutant("stores/_postgres.py", 'lock="FOR UPDATE"', 'lock=""', "stores/test_postgres.py"),
+    "postgres-pooled": Mutant(
+        "stores/_postgres.py", "pid != connection.info.backend_pid", "False", "stores/test_mishaps.py"
+    ),
+    "postgres-retry": Mutant(
+        "stores/_postgres_pool.py", "(connection.closed and repeatable)", "connection.closed", "stores/test_postgres.py"
+    ),
     "redis-epoch": Mutant(REDIS, "ARGV[1], 'NX'", "'0'", "stores/test_redis_durability.py"),
     "redis-replica": Mutant(REDIS, "made.err, 'READONLY'", "made.err, 'none'", "stores/test_redis.py"),
     "redis-eviction": Mutant(
@@ -788,6 +816,12 @@ MUTANTS: Final = {
         "stores/test_clocks.py",
     ),
     "machine-clock": Mutant("stores/_clocks.py", "if jump > TOLERANCE:", "if False:", "stores/test_clocks.py"),
+    "machine-agrees": Mutant(
+        "stores/_clocks.py",
+        "elif ahead_of_steady < self._ahead_of_steady - TOLERANCE:",
+        "elif False:",
+        "stores/test_mishaps.py",
+    ),
 }
 """By the name under which `docs/security.md` calls them."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import postgres_servers
 import psycopg
 import pytest
@@ -42,6 +43,7 @@ from mcp_sessions.testing._contract import (
     at_once,
     claim,
     namespace,
+    register,
     revoke,
     session,
     status_in,
@@ -165,6 +167,26 @@ async def test_what_a_change_prolongs_while_it_is_swept_stays(
     monkeypatch.setattr(store, "_execute", prolonging)
     await store._sweep()
     assert await store.read(place, "k") == b"1"
+
+
+async def test_purge_waits_for_a_change_of_the_session(make_store: Make, schema: str) -> None:
+    """Or what it adds meanwhile would stay, and count, without a session."""
+    store, place, server = make_store(timeout=20), namespace(session()), postgres_servers.shared()
+    await register(store, session())
+    await revoke(store, session())
+    with psycopg.connect(server.url, options=f"-c search_path={schema}") as other:
+        other.execute("UPDATE sessions SET account = 'alice', bytes = 201 WHERE ref = %s", (place.owner,))
+        other.execute("INSERT INTO items (owner, key, value) VALUES (%s, 'k', '1')", (place.owner,))
+        other.execute("INSERT INTO amounts VALUES ('data alice', 0, 0, 201)")
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.purge, place.owner)
+            while not server.execute(waits, "%sessions%ref IN%"):
+                await anyio.lowlevel.checkpoint()
+            other.commit()
+    assert server.execute(f"SELECT * FROM {schema}.items") == []
+    found = server.execute(f"SELECT sum(amount) FROM {schema}.amounts WHERE name = 'data alice'")
+    assert found == [(0,)]
 
 
 PLANNED = {sql.CLAIM_DUE, sql.CLAIM_IDLE, sql.CLAIMED, sql.EXPIRED, sql.COUNT, *sql.SWEEP[-2:]}

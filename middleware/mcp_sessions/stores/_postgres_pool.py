@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
-from selectors import EVENT_READ, DefaultSelector
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -31,6 +31,7 @@ SLOW: Final = (
     "connecting takes longer than Limits.store_timeout ({:g} s), and goes on: the database may be waking up; if it "
     "always takes so long, raise the limit"
 )
+_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # which needs no file of its own
 _SHARE: Final = 0.8  # of the time of a call, in which it waits for a connection
 _ANOTHER_TRY: Final = 0.1  # seconds between two attempts to connect while a call waits
 
@@ -186,6 +187,6 @@ def in_new_context(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Tas
 
 def _is_readable(number: int) -> bool:
     """True if something waits to be read from a socket."""
-    with DefaultSelector() as selector:
-        selector.register(number, EVENT_READ)
+    with _Selector() as selector:
+        selector.register(number, selectors.EVENT_READ)
         return bool(selector.select(0))

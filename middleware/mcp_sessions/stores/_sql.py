@@ -27,12 +27,12 @@ Rows = list[tuple[Any, ...]]
 
 _PARTS: Final = 16
 _HOUR: Final = 3600  # seconds
-_CUTOFF, _EPOCH = 1, 2  # columns of what `look_up` finds
+CUTOFF_TIME, EPOCH, SEEN_AT = 1, 2, 4  # columns of what `look_up` finds
 SWEEP_EVERY: Final = 60  # seconds
 SWEPT_ROWS: Final = 200  # at once
 
 
-class _Found(NamedTuple):
+class _Before(NamedTuple):
     """What a change of data found."""
 
     ended: bool
@@ -110,7 +110,7 @@ class SQLStore(ABC):
             rows, _ = await self._change(look, touching(claims, now, idle_timeout))
         else:
             (rows,) = await self._read(look)
-        if any(row[_EPOCH] is None for row in rows):
+        if any(row[EPOCH] is None for row in rows):
             await self._repair()
             return await self.look_up(*claims, state=state, touch=touch, idle_timeout=idle_timeout)
         return self._found(claims, rows, now, touch=touch, idle_timeout=idle_timeout)
@@ -122,7 +122,7 @@ class SQLStore(ABC):
         for one in claims:
             mine = [next(answers) for _ in one.owners]  # one for each name of its principal
             *values, state = mine[0]
-            facts = Facts(*values)._replace(cutoff_time=max(row[_CUTOFF] for row in mine))
+            facts = Facts(*values)._replace(cutoff_time=max(row[CUTOFF_TIME] for row in mine))
             if touch:
                 status = base.status_with_idle(
                     one.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept
@@ -170,18 +170,8 @@ class SQLStore(ABC):
     # --- records ----------------------------------------------------------------------------------
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        is_anonymous = record.subject is None
-        values = {
-            **{name: getattr(record, name) for name in Record.__slots__},
-            "hour": int(record.created_at // _HOUR),
-            "part": _part(record.ref),
-            "token": _token(),
-            "max_sessions": max_sessions,
-            "usage": f"{'sessions' if is_anonymous else 'named'} {record.audience}",
-        }
-        insert = sql.register(anonymous=is_anonymous, limited=max_sessions is not None)
-        statements = (insert, sql.COUNT_REGISTERED, sql.IS_KNOWN)
-        *_, ((is_known, has_epoch),) = await self._change(*((text, values) for text in statements), repeatable=False)
+        statements = registering(record, max_sessions)
+        *_, ((is_known, has_epoch),) = await self._change(*statements, repeatable=False)
         if not has_epoch:
             await self._repair()
             return await self.register(record, max_sessions=max_sessions)
@@ -281,7 +271,7 @@ class SQLStore(ABC):
 
     async def _change_data(
         self, namespace: Namespace, look: str, change: str, *, repeatable: bool = True, **given: Any
-    ) -> _Found:
+    ) -> _Before:
         """Change what a session holds, and return what a look found just before."""
         now = self._clock()
         base.check_changeable(namespace, now, self._leeway, has_ended=False)
@@ -299,7 +289,7 @@ class SQLStore(ABC):
         statements = (sql.LOCK_OWNER, sql.DROP_EXPIRED, look, change, *sql.UPDATE_USAGE)
         results = await self._change(*((text, values) for text in statements), repeatable=repeatable)
         self._sweep_if_due(now)
-        found = _Found(*results[2][0])
+        found = _Before(*results[2][0])
         base.check_changeable(namespace, now, self._leeway, has_ended=found.ended)
         return found
 
@@ -320,6 +310,21 @@ def asking(claims: Sequence[Claims], *, state: bool) -> Statement:
     """Return the question for the facts of sessions, under each name of their principals."""
     asked = [(named.ref, named.subject, named.audience) for one in claims for named in one.by_owner()]
     return sql.look_up(state=state), {"asked": json.dumps(asked), "state_key": STATE_KEY.encode()}
+
+
+def registering(record: Record, max_sessions: int | None) -> list[Statement]:
+    """Return what records a session, if there are not too many, and tells whether it is recorded."""
+    is_anonymous = record.subject is None
+    values = {
+        **{name: getattr(record, name) for name in Record.__slots__},
+        "hour": int(record.created_at // _HOUR),
+        "part": _part(record.ref),
+        "token": _token(),
+        "max_sessions": max_sessions,
+        "usage": f"{'sessions' if is_anonymous else 'named'} {record.audience}",
+    }
+    insert = sql.register(anonymous=is_anonymous, limited=max_sessions is not None)
+    return [(text, values) for text in (insert, sql.COUNT_REGISTERED, sql.IS_KNOWN)]
 
 
 def touching(claims: Sequence[Claims], now: float, idle_timeout: int | None) -> Statement:

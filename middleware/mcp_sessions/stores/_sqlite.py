@@ -30,7 +30,7 @@ from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import LIVE, Forgotten, Found, SessionStatus, StoreScope, is_touch_due
 from ._clocks import MachineClock
-from ._sql import Rows, SQLStore, Statement, asking, sweep
+from ._sql import EPOCH, SEEN_AT, Rows, SQLStore, Statement, asking, sweep
 from ._sqlite_file import DIALECT, NEVER_WORKS, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, wait_for_future
 
@@ -147,7 +147,7 @@ class SQLiteStore(SQLStore):
         new = self._machine_clock.agree(*known[0]) if known else None
         if new is not None:
             values = dict(zip(("boot", "ahead_of_steady", "confirmed_at"), new, strict=True))
-            self._file.change(partial(_execute, [(sql.SET_ANCHOR, values)]))
+            self._file.change(partial(_execute, [(sql.SET_ANCHOR, values)]), frees=True)
 
     async def _read(self, *statements: Statement) -> list[Rows]:
         job = partial(_execute, statements)
@@ -173,8 +173,10 @@ class SQLiteStore(SQLStore):
         """Read first, since a use must rarely be noted, and a file that an older copy replaced must not be believed."""
         look, now = asking(claims, state=state), self._clock()
         (rows,) = await self._read(look)
-        is_due = touch and any(row[-2] is not None and is_touch_due(row[-2], now, idle_timeout) for row in rows)
-        if is_due or any(row[2] is None for row in rows):
+        is_due = touch and any(
+            row[SEEN_AT] is not None and is_touch_due(row[SEEN_AT], now, idle_timeout) for row in rows
+        )
+        if is_due or any(row[EPOCH] is None for row in rows):
             return await super().look_up(*claims, state=state, touch=touch, idle_timeout=idle_timeout)
         found = self._found(claims, rows, now, touch=touch, idle_timeout=idle_timeout)
         if not all(one.status is LIVE for one in found) and self._file.is_older_copy():
@@ -206,10 +208,11 @@ class SQLiteStore(SQLStore):
             return call_suppressed(work)
 
     def _sweep_soon(self) -> None:
-        self._submit(self._sweep_all)
+        self._submit(partial(self._sweep_all, self._agree_on_time))
 
-    def _sweep_all(self) -> None:
+    def _sweep_all(self, first: Callable[[], object] = bool) -> None:
         with suppress(StoreUnavailable, ConfigurationError):  # which the next call has logged
+            first()
             while self._sweep():
                 """There may be more."""
 
