@@ -383,7 +383,7 @@ async def test_a_role_without_access_learns_the_remedy(role: str, schema: str) -
     server = postgres_servers.shared()
     server.execute(f"CREATE ROLE {schema} LOGIN")
     option, remedy, reason = (text.format(schema) for text in ROLES[role])
-    store = PostgresStore(f"{server.url}&{option}", schema=schema, durability="ignore")
+    store = PostgresStore(f"{server.url}&{option}", schema=schema, durability="ignore", timeout=5)
     with pytest.raises(ConfigurationError, match=remedy):
         await store.open()
     with refused(reason):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 
 FULL: Final = "store_full_disk"
 FORBIDDEN: Final = "store_forbidden"
@@ -84,6 +84,11 @@ def fault_of(error: BaseException) -> Fault:
         return next((fault for words, fault in _BY_WORDS.items() if words in text), _UNREACHABLE)
     unknown = Fault("store_error", f"an error of the server, SQLSTATE {code} ({type(error).__name__})")
     return next((fault for start, fault in _BY_CODE.items() if code.startswith(start)), unknown)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return True if the server may accept a connection in a moment."""
+    return not isinstance(error, MCPSessionsError) and fault_of(error) in {_RESTARTING, _TOO_MANY, _UNREACHABLE}
 
 
 @contextmanager

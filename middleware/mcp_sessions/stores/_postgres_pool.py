@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from functools import partial
 from time import monotonic
@@ -20,7 +19,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from .._errors import ConfigurationError, StoreUnavailable
-from ._postgres_faults import NO_TABLES, fault_of
+from ._postgres_faults import NO_TABLES, fault_of, is_passing
 from ._threads import suppress_instrumentation
 
 T = TypeVar("T")
@@ -78,19 +77,45 @@ class Pool:
             raise mine.fault
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Do work; once more if its connection broke and it may be repeated, or if the tables were missing."""
-        from psycopg import Error
+        """Do work; once more if its connection broke and it may be repeated, or if the tables were missing.
 
-        async with self._connection() as connection:
+        A caller that gives up is free at once: work that has not begun is dropped, work that has runs to its end.
+        """
+        mine = self._here()
+        await mine.slots.acquire()
+        try:
+            connection = await self._unbroken(mine)
+        except BaseException:
+            mine.slots.release()
+            raise
+        task = asyncio.ensure_future(self._use(mine, connection, work, repeatable))
+        task.add_done_callback(_retrieve)
+        await asyncio.wait([task])
+        return task.result()
+
+    async def _use(
+        self, mine: _OfLoop, connection: Connection, work: Callable[[Connection], Awaitable[T]], repeatable: bool
+    ) -> T:
+        from psycopg import Error
+        from psycopg.pq import TransactionStatus
+
+        try:
             try:
                 return await work(connection)
             except Error as error:
                 if fault_of(error).reason == NO_TABLES:
                     await self._configure(connection)  # which creates them
-                elif not (connection.closed and repeatable):
+                elif connection.closed and repeatable:
+                    connection = await self._unbroken(mine)
+                else:
                     raise
-        async with self._connection() as connection:
             return await work(connection)
+        finally:
+            if connection.info.transaction_status != TransactionStatus.IDLE or mine.is_closed:
+                await connection.close()
+            else:
+                mine.free.append(connection)
+            mine.slots.release()
 
     async def close(self) -> None:
         """Close the connections of this event loop. A later call makes others."""
@@ -103,21 +128,6 @@ class Pool:
             mine.connecting.cancel()
         while mine.free:
             await mine.free.pop().close()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        from psycopg.pq import TransactionStatus
-
-        mine = self._here()
-        async with mine.slots:
-            connection = await self._unbroken(mine)
-            try:
-                yield connection
-            finally:
-                if connection.info.transaction_status != TransactionStatus.IDLE or mine.is_closed:
-                    await connection.close()  # maybe in the middle of something that its caller gave up
-                else:
-                    mine.free.append(connection)
 
     async def _unbroken(self, mine: _OfLoop) -> Connection:
         while True:
@@ -139,7 +149,7 @@ class Pool:
                 raise StoreUnavailable("store_timeout", cause=SLOW.format(self._timeout))
             fault = mine.fault
             if fault is not None:
-                if isinstance(fault, ConfigurationError) or monotonic() + _ANOTHER_TRY >= deadline:
+                if not is_passing(fault) or monotonic() + _ANOTHER_TRY >= deadline:
                     raise fault.with_traceback(None)
                 await asyncio.sleep(_ANOTHER_TRY)
 
@@ -183,6 +193,12 @@ def in_new_context(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Tas
             await call()
 
     return Context().run(asyncio.ensure_future, run())
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Keep the event loop from reporting an error whose caller gave up."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_readable(number: int) -> bool:
