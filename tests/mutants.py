@@ -778,7 +778,7 @@ MUTANTS: Final = {
         "stores/_postgres.py", "pid != connection.info.backend_pid", "False", "stores/test_mishaps.py"
     ),
     "postgres-retry": Mutant(
-        "stores/_postgres_pool.py", "(connection.closed and repeatable)", "connection.closed", "stores/test_postgres.py"
+        "stores/_postgres_pool.py", "held[0].closed and repeatable", "held[0].closed", "stores/test_postgres.py"
     ),
     "redis-epoch": Mutant(REDIS, "ARGV[1], 'NX'", "'0'", "stores/test_redis_durability.py"),
     "redis-replica": Mutant(REDIS, "made.err, 'READONLY'", "made.err, 'none'", "stores/test_redis.py"),

@@ -45,6 +45,18 @@ class _OfLoop:
         self.fault: Exception | None = None  # why the last connection could not be made
         self.is_closed = False
 
+    def take_back(self, connection: Connection, task: asyncio.Task[Any]) -> None:
+        """Keep a connection for the next call, unless its task left it in the middle of something."""
+        from psycopg.pq import TransactionStatus
+
+        if not task.cancelled():
+            task.exception()  # or the event loop reports an error whose caller gave up
+        if connection.info.transaction_status != TransactionStatus.IDLE or self.is_closed:
+            connection.pgconn.finish()
+        else:
+            self.free.append(connection)
+        self.slots.release()
+
 
 class Pool:
     """Connections that are made when they are needed, and kept.
@@ -88,34 +100,28 @@ class Pool:
         except BaseException:
             mine.slots.release()
             raise
-        task = asyncio.ensure_future(self._use(mine, connection, work, repeatable))
-        task.add_done_callback(_retrieve)
+        held = [connection]
+        task = asyncio.ensure_future(self._use(mine, held, work, repeatable))
+        # Not by the task itself, which may be cancelled before it begins.
+        task.add_done_callback(lambda task: mine.take_back(held[0], task))
         await asyncio.wait([task])
         return task.result()
 
     async def _use(
-        self, mine: _OfLoop, connection: Connection, work: Callable[[Connection], Awaitable[T]], repeatable: bool
+        self, mine: _OfLoop, held: list[Connection], work: Callable[[Connection], Awaitable[T]], repeatable: bool
     ) -> T:
         from psycopg import Error
-        from psycopg.pq import TransactionStatus
 
         try:
-            try:
-                return await work(connection)
-            except Error as error:
-                if fault_of(error).reason == NO_TABLES:
-                    await self._configure(connection)  # which creates them
-                elif connection.closed and repeatable:
-                    connection = await self._unbroken(mine)
-                else:
-                    raise
-            return await work(connection)
-        finally:
-            if connection.info.transaction_status != TransactionStatus.IDLE or mine.is_closed:
-                await connection.close()
+            return await work(held[0])
+        except Error as error:
+            if fault_of(error).reason == NO_TABLES:
+                await self._configure(held[0])  # which creates them
+            elif held[0].closed and repeatable:
+                held[0] = await self._unbroken(mine)
             else:
-                mine.free.append(connection)
-            mine.slots.release()
+                raise
+        return await work(held[0])
 
     async def close(self) -> None:
         """Close the connections of this event loop. A later call makes others."""
@@ -193,12 +199,6 @@ def in_new_context(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Tas
             await call()
 
     return Context().run(asyncio.ensure_future, run())
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Keep the event loop from reporting an error whose caller gave up."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _is_readable(number: int) -> bool:
