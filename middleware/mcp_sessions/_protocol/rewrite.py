@@ -1,4 +1,4 @@
-"""Rewriting JSON-RPC messages, in which every value that is not ours keeps its exact bytes.
+"""Rewriting JSON-RPC messages, in which every value that the middleware does not set keeps its exact bytes.
 
 A JSON round trip would change 1e400, 2^64 and escapes, so objects are taken apart into names and value slices and
 joined again. An answer that cannot be read, or that a reader who ignores case would read otherwise, passes as it was.
@@ -29,7 +29,7 @@ _RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities")
 
 
 def same_id(left: bytes, right: bytes) -> bool:
-    """Whether two ids, as JSON text, are one, however their characters are escaped."""
+    """Return True if two ids, as JSON text, are the same, however their characters are escaped."""
     if bytes(left) == right:
         return True
     try:
@@ -40,7 +40,7 @@ def same_id(left: bytes, right: bytes) -> bool:
 
 
 def is_response(text: bytes, request_id: bytes) -> bool:
-    """Whether the text of a message answers a request, be it with an error; what cannot be read does not."""
+    """Return True if a message answers a request, with a result or an error; False if it cannot be read."""
     return _response(text, request_id) is not None
 
 
@@ -81,7 +81,7 @@ def answer(text: bytes, request_id: bytes) -> Answer | None:
 
 
 def is_answer(text: bytes, request_id: bytes) -> bool:
-    """Whether the text of a message is the success that answers a request; what cannot be read is not."""
+    """Return True if a message is the success that answers a request; False if it cannot be read."""
     return answer(text, request_id) is not None
 
 
@@ -107,7 +107,7 @@ def result_of(answer: Answer) -> dict[str, Any] | None:
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take apart the object of that name in its place; an empty one where none stands."""
+    """Take the object of this name apart in its place; an empty object if there is no object."""
     value = members.get(name)
     members[name] = inner = last_members(value) if value is not None and bytes(value).startswith(b"{") else {}
     return inner
@@ -214,7 +214,7 @@ def _object_in(members: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_capabilities(body: bytes) -> bytes:
-    """Return an `initialize` with empty capabilities of its client, where it states none."""
+    """Return an `initialize` with empty capabilities if its client states none."""
     envelope: dict[str, Any] = last_members(body)
     params = _inner(envelope, "params")
     if bytes(params.get("capabilities", b"null")) != b"null":
@@ -224,7 +224,7 @@ def with_capabilities(body: bytes) -> bytes:
 
 
 def with_trace(body: bytes, traceparent: str) -> bytes:
-    """Return a request or notification that names this trace context in `params._meta` in place of its own."""
+    """Return a request or notification whose `params._meta` names this trace context, and no other."""
     envelope: dict[str, Any] = last_members(body)
     meta = _inner(_inner(envelope, "params"), "_meta")
     meta.pop("tracestate", None)
@@ -256,7 +256,7 @@ def request(request_id: bytes, method: str) -> bytes:
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method})
 
 
-def ping(message: Message, request_id: bytes, method: str) -> bytes:
+def build_probe(message: Message, request_id: bytes, method: str) -> bytes:
     """Return a question in the name of a message's sender: its envelope without the session, and no params."""
     meta = message.meta or {}
     names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]

@@ -149,7 +149,7 @@ async def _ask_to_admit(request: Request) -> ResponseRecorder:
     method = PING if version is None else DISCOVER
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = message.id or b'"admission-%b"' % token_hex(8).encode()
-    body = rewrite.ping(message, request_id, method)
+    body = rewrite.build_probe(message, request_id, method)
     question = probe_scope(request.scope, body)
     if version is not None:
         question["headers"].append((b"mcp-method", method.encode()))
@@ -163,7 +163,7 @@ async def may_delete(request: Request, extra_statuses: frozenset[int]) -> bool:
     if not request.runtime.preflight and request.upstream_id is None:
         return True
     recorder = ResponseRecorder(NULL_ID)
-    headers = edit(request.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
+    headers = edit(request.scope["headers"], drop=(SESSION_HEADER,))  # the middleware's id, also if it is sent twice
     await probe_app(request.app, {**probe_scope(request.scope, b""), "headers": headers}, request.receive, recorder)
     # It did, or it only lacks the method.
     allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
@@ -174,7 +174,7 @@ async def may_delete(request: Request, extra_statuses: frozenset[int]) -> bool:
 
 
 async def may_listen(request: Request) -> bool:
-    """Whether the wrapped server's guards admit the caller of a GET; where not, the caller has been answered.
+    """Return True if the wrapped server's guards admit the caller of a GET; if not, pass their answer on.
 
     They are asked by a POST, since a GET would open a stream.
     """
@@ -230,24 +230,24 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     """A `send` that keeps the server's answer, so that it can be read and passed on."""
 
     request_id: bytes  # that was asked with, as JSON
-    messages: list[ASGIMessage] = []  # each struct gets its own
+    messages: list[ASGIMessage] = []  # each struct has another list
 
     async def send(self, message: ASGIMessage) -> None:
         self.messages.append(message)
 
     @property
     def allowed(self) -> bool:
-        """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
+        """True if the server would serve this caller: it succeeded, or it only lacks the method."""
         return self.speaks and (self.succeeded or self.error_code == _METHOD_NOT_FOUND)
 
     @property
     def speaks(self) -> bool:
-        """Whether the server itself may have answered, and not a check in front of it."""
+        """True if the server itself may have answered, and not a check in front of it."""
         return self.status in _SPEAKING
 
     @property
     def succeeded(self) -> bool:
-        """Whether the server has answered with a success."""
+        """True if the server has answered with a success."""
         return any(rewrite.is_answer(text, self.request_id) for text in self._texts())
 
     @property

@@ -58,7 +58,7 @@ ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.respons
 
 
 class Caller(NamedTuple):
-    """Who sent a request, read before the wrapped server may put a user of its own on the scope."""
+    """The caller of a request, read before the wrapped server can change the user on the scope."""
 
     principal: Principal | None
     is_unseen: bool  # it has credentials, but nothing shows whose they are
@@ -74,10 +74,10 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     receive: Receive
     send: Send
     headers: RequestHeaders
-    at_endpoint: bool = False  # every POST is MCP; elsewhere the path may serve other things, too
+    at_endpoint: bool = False  # every POST is MCP; if False, the path may serve other things, too
     body: bytes = b""  # as it came, with its credentials, once it is read; only here, since this does not print it
     message: Message | None = None  # the JSON-RPC message, once it is read
-    credentials: dict[str, str] = {}  # taken out of the headers, by the name of their dialect; each struct has its own
+    credentials: dict[str, str] = {}  # taken out of the headers, by the name of their dialect
     sent_id: str | None = None  # the session id in the message, which a refusal repeats to its sender
     absent: NoCredential | None = None  # why nothing identifies its session
     is_answered: bool = False  # a dialect answers it in place of the wrapped server
@@ -91,9 +91,9 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     claims: Claims | None = None  # of the session that a request without a message belongs to, once they are verified
     call: Call | None = None  # whose stream a GET listens to, or resumes
     label: str | None = None  # as which the log has a refusal of a request without a message
-    upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
+    upstream_id: str | None = None  # the wrapped server's transport session, if it is sealed in the session
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
-    notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
+    notes: dict[str, Any] = {}  # what dialects remember between their hooks; each struct has another dict
     arrived_at: float = msgspec.field(default_factory=perf_counter)
     watch: Watching = UNWATCHED  # what observers learn of it
     caller: Caller | None = None  # once it is read
@@ -128,7 +128,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def is_own_page(self) -> bool:
-        """Whether the sender may use what a browser adds by itself: a cookie, or the session of its user."""
+        """True if the sender may use what a browser adds by itself: a cookie, or the session of its user."""
         return is_own_page(self.headers, self.scope.get("scheme", "http"))
 
     @property
@@ -142,7 +142,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def is_unseen(self) -> bool:
-        """Whether the request has credentials, but nothing shows whose they are."""
+        """True if the request has credentials, but nothing shows whose they are."""
         if self.caller is None:
             return is_unseen(self.runtime.principal, self.scope, self.headers.by_name)
         return self.caller.is_unseen
@@ -194,7 +194,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def server_id(self) -> str | None:
-        """The id of the wrapped server's transport session that it comes by, or None."""
+        """The id of the wrapped server's transport session that the request belongs to, or None."""
         if self.upstream_id is not None:
             return self.upstream_id
         sent = None if self.headers.session_id is not None else self.headers.by_name.get(SESSION_HEADER)
@@ -208,7 +208,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         """Let the headers announce the body as the application gets it, and the trace context that it names.
 
         Args:
-            wants_whole: Whether the answer has to be one that can be changed: neither compressed, nor sent as a file.
+            wants_whole: True if the answer may be changed, so it must be neither compressed nor sent as a file.
         """
         dropped: set[bytes] = set()
         added: list[Header] = []
@@ -262,9 +262,9 @@ def session_header_values(start: ASGIMessage) -> list[str]:
 
 
 def record_correlation(request: Request, session: Session | None) -> None:
-    """Leave the name that the client gives the conversation where handlers and spans look."""
+    """Store the name that the client gives its conversation for handlers, and set it on the current span."""
     correlation = correlation_of(request.runtime.correlate, request.current_message.meta, request.headers.first)
-    tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
+    tracing = sys.modules.get("opentelemetry.trace")  # if it was never imported, nothing traces
     if correlation is not None and tracing is not None:  # spans below the current one are stamped at their start
         tracing.get_current_span().set_attributes(attributes_of(correlation))
     if session is None:

@@ -1,4 +1,4 @@
-"""Whether a message is forwarded, answered or refused: `decide` asks the dialects and looks up the action in a table.
+"""What happens to a message: `decide` asks the dialects, and a table says whether to forward, answer or refuse it.
 
 A message has a subject and carries a session or none; `TABLE` has the action for each pair. Credentials are verified
 afterwards. No I/O, no clock.
@@ -36,7 +36,7 @@ class Subject(str, Enum):
 
 
 class Presence(str, Enum):
-    """Whether a message carries a session, and whether the policy requires one."""
+    """What a message carries, and what the policy requires."""
 
     NOTHING = "no session, and none is required"
     REQUIRED_BUT_MISSING = "no session, but one is required"

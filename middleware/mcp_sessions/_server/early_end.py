@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _ACCEPTED: Final = 202  # what a client that has cancelled a call expects, as for a notification
 _GONE: Final = 404  # what a server answers for a stream that it does not have
-_LAST_EVENT_TIMEOUT: Final = 60.0  # seconds, for the end of a response whose client does not read; nobody waits for it
+_LAST_EVENT_TIMEOUT: Final = 60.0  # seconds in which a client has to read the end of its response; no task waits for it
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -63,7 +63,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
     call: Call | None = None  # what its stream and a resumed one need; None outside of a session
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     outgoing: Outgoing = msgspec.field(default_factory=Outgoing)
-    held: list[ASGIMessage] = []  # the start, and what follows it, until they may leave; each struct gets its own
+    held: list[ASGIMessage] = []  # the start, and what follows it, until they may leave; each struct has another list
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     last_text: bytes = b""  # of its messages, as it left
     signer: EventSigner | None = None  # of its event ids, if it is an event stream
@@ -205,7 +205,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
             return b""
         # By its id a client that resumes the stream learns on any worker that there is no more of it.
         own_id = b"id: %b\n" % (self.signer.sign(b"") or b"") if self.is_resumable else b""
-        # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
+        # The blank line ends an event that was too large to buffer and is half sent; between events it means nothing.
         return b"\n\n%bdata: %b\n\n" % (own_id, last)
 
     def refusal_body(self, refusal: Refusal) -> bytes:

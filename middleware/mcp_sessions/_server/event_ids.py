@@ -94,7 +94,7 @@ def signing_send(request: Request) -> Send:
     """Return a `send` that passes a response on and signs only its event ids."""
     scope, send_out, signer = dict(request.scope), request.send, None
 
-    def send(event: ASGIMessage) -> Awaitable[None]:  # no coroutine of its own: most answers are not event streams
+    def send(event: ASGIMessage) -> Awaitable[None]:  # not a coroutine: most answers are not event streams
         nonlocal signer
         if event["type"] == "http.response.start":
             media_type, coding = content_type(event.get("headers", ()))
@@ -115,7 +115,7 @@ def of_any_length(start: ASGIMessage) -> ASGIMessage:
 
 
 def can_sign(coding: bytes | None) -> bool:
-    """Whether event ids can be signed; those in a compressed stream are refused when a client sends them back."""
+    """Return True if event ids can be signed; if not, they are refused when a client sends them back."""
     if coding is not None:
         _log.error("a compressed event stream cannot be resumed: put compression outside MCPSessionMiddleware")
     return coding is None

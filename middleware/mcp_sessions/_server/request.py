@@ -245,7 +245,7 @@ async def prepare_message(request: Request, message: Message, attached: Session 
 def expose_session(
     request: Request, message: Message | None, attached: Session | None, dialects: Dialects
 ) -> dict[str, Any]:
-    """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
+    """Put the session, or what explains its absence, on the scope; return the same for the context variable."""
     if message is None and not request.has_body:  # the scope says that the middleware did not see a message
         request.scope[MISSING_SESSION_KEY] = None
         return {MISSING_SESSION_KEY: None}
@@ -260,7 +260,7 @@ def expose_session(
 
 
 def set_scope_session(scope: Scope, session: Session | None) -> None:
-    """Put the session where applications look for it."""
+    """Set the session that applications find on the scope."""
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 

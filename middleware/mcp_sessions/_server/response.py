@@ -78,7 +78,7 @@ class Response(EndableResponse, eq=False):
 
     async def _begin(self, start: ASGIMessage) -> None:
         self.status = start["status"]
-        if self.defers_start:  # ours is not named if the server names its own, or if the request fails
+        if self.defers_start:  # the server's session counts, and a failed request creates none
             named = session_header_values(start)
             self.session_id = named[-1] if named else None
             if self.session_id is not None or self.status != _OK:
@@ -230,7 +230,7 @@ class Response(EndableResponse, eq=False):
 
     @property
     def defers_start(self) -> bool:
-        """Whether a session may still be named in the headers."""
+        """True if the headers may still name a session."""
         for change in self.changes:  # noqa: SIM110  # a generator takes as long as the rest of the start
             if change.defers_start:
                 return True

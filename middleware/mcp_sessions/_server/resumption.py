@@ -75,7 +75,7 @@ class Streams:
     async def end(self, ref: str) -> None:
         """End the responses of a session that has ended, but for that of the request that ended it.
 
-        Clients that read have the end of theirs when this returns. Nobody waits for the others.
+        When this returns, clients that read have received the end. The middleware does not wait for other clients.
         """
         if self._terminate(ref, SessionEnded(ref=ref)):
             for _ in range(ROUNDS):
@@ -85,7 +85,7 @@ class Streams:
         ended = [one for one in self._open.get(ref, {}).items() if not one[1].ended_its_session]
         for response, call in ended:
             self.remove(call, response)
-            response.terminate(copy(refusal))  # each notes in its own what its client learns
+            response.terminate(copy(refusal))  # a copy for each, which notes what its client learns
         return bool(ended)
 
     @contextmanager
@@ -113,8 +113,8 @@ class Streams:
                     await undecided[-1].wait()
 
     def cancel(self, ref: str | None, server_id: str | None, request_id: bytes) -> None:
-        """Settle a request that its client has cancelled, in a message that names this session or none."""
-        # A client may use several sessions in one transport session; where neither is named, it could be any client's.
+        """Settle a request that its client has cancelled, in a message that names this session, or no session."""
+        # A client may use several sessions in one transport session. A message that names neither may be any client's.
         refs = [ref or ""] if server_id is None else [*self._open]
         for call in (call for each in refs for call in self._open.get(each, {}).values()):
             if call.id and call.server_id == server_id and rewrite.same_id(call.id, request_id):
@@ -163,7 +163,7 @@ def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound
 class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     """A request that is under way, or a stream. Kept long after it, so it holds no more than it must."""
 
-    sessions: tuple[Claims, ...]  # that it carries, its own first: it ends with each of them
+    sessions: tuple[Claims, ...]  # that it carries, first the one that it is in: it ends with each of them
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
     server_id: str | None = None  # of the wrapped server's transport session that it came by
@@ -180,7 +180,7 @@ class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
 
     @property
     def ended_its_session(self) -> bool:
-        """Whether it has itself ended the session that it is in, and goes on all the same."""
+        """True if it has ended the session that it is in, after which it goes on."""
         return self.session is not None and self.session._ended_by_own_request
 
     def mark_answered(self) -> None:

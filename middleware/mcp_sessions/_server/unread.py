@@ -95,7 +95,7 @@ async def find_stream(request: Request, plan: Plan, dialects: Dialects) -> Plan:
         return plan
     if event_id is not None:
         request.label = "GET"
-        return await resume(request, plan, find_event(request, event_id, dialects))
+        return await resume(request, plan, verify_event(request, event_id, dialects))
     if session is None:
         return plan
     if request.upstream_id is None:
@@ -104,8 +104,8 @@ async def find_stream(request: Request, plan: Plan, dialects: Dialects) -> Plan:
     return plan
 
 
-def find_event(request: Request, event_id: str, dialects: Dialects) -> EventId:
-    """Return the event from which a GET resumes, and note its session.
+def verify_event(request: Request, event_id: str, dialects: Dialects) -> EventId:
+    """Verify the event from which a GET resumes, note its session, and return the event.
 
     Servers find an event by its id alone, so each of these ids must be authentic, and must belong to the caller, to the
     transport session and to the session of the request.
@@ -145,6 +145,7 @@ async def resume(request: Request, plan: Plan, event: EventId) -> Plan:
 
 
 def is_callers(request: Request, event: EventId) -> bool:
+    """Return True if an event was sent to the caller of the request."""
     principal = request.principal
     if principal is None:
         return event.subject is None
@@ -168,6 +169,7 @@ def may_resume(request: Request, claims: Claims | None, named: Claims | None, di
 
 
 def sent_ref(request: Request, dialect: Dialect) -> str | None:
+    """Return the public name of the session that a request identifies in this dialect; report a forged id."""
     credential = dialect.find(request, ())
     if not isinstance(credential, Credential):
         return None
