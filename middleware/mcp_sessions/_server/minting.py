@@ -156,7 +156,7 @@ async def _activate_at_once(runtime: Runtime, session: Session) -> bool:
         raise
     if is_created:
         session._state = State(b"{}", check=runtime.check_state)
-        runtime.observers.created(SessionCreated(session.ref, session._claims.expires_at))
+        _report_created(runtime, session)
     elif runtime.create_limit is not None:
         runtime.create_limit.give_back(session._claims.subject)
     creating.end()
@@ -237,8 +237,13 @@ async def registered(runtime: Runtime, session: Session) -> AsyncIterator[None]:
     except BaseException as error:
         creating.end(error)
         raise
-    runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, None if session._token else claims.kind))
+    _report_created(runtime, session)
     creating.end()
+
+
+def _report_created(runtime: Runtime, session: Session) -> None:
+    claims = session._claims
+    runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, None if session._token else claims.kind))
 
 
 def _begin_creation(runtime: Runtime, session: Session) -> Creating:
