@@ -38,6 +38,7 @@ PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
 KEPT_HANDLES = "server/test_kept_handles.py"
 VERIFIED = "server/test_verified_callers.py"
 TOGETHER = "stores/_together.py"
+SEVERAL = "server/test_several_workers.py"
 LIFECYCLE, MINTING, EARLY_END = "_server/lifecycle.py", "_server/minting.py", "_server/early_end.py"
 RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
@@ -343,7 +344,7 @@ MUTANTS: Final = {
     ),
     "upgrade-credentials": Mutant(
         "_server/middleware.py",
-        "extract_credentials(request, self._dialects)",
+        "extract_credentials(self._request(scope, receive, send), self._dialects)",
         "pass",
         CONFIDENTIAL,
     ),
@@ -534,6 +535,60 @@ MUTANTS: Final = {
         "not crossing.begins and ids == [crossing.server_id]",
         "not crossing.begins and ids",
         "server/test_transport.py",
+    ),
+    "hop-owner-proof": Mutant(
+        "_affinity/frames.py",
+        'if not hmac.compare_digest(answer[_NONCE:], _proof(key, "owner", name, nonces)):',
+        "if False:",
+        f"{SEVERAL}::test_nothing_is_sent_to_a_process_that_cannot_prove_itself",
+    ),
+    "hop-caller-proof": Mutant(
+        "_affinity/frames.py",
+        'if not hmac.compare_digest(await _read(reader, _PROOF), _proof(key, "caller", name, nonces)):',
+        "if not await _read(reader, _PROOF):",
+        f"{SEVERAL}::test_nothing_is_served_to_a_process_without_the_keys",
+    ),
+    "hop-sealed": Mutant(
+        "_affinity/frames.py",
+        "return bool(own.family == socket.AF_UNIX)",
+        "return True",
+        f"{SEVERAL}::test_frames_between_machines_are_sealed",
+    ),
+    "hop-once": Mutant(
+        "_affinity/affinity.py",
+        "None if HOP in scope or LOST in scope",
+        "None if LOST in scope",
+        f"{SEVERAL}::test_a_request_that_hopped_never_hops_again",
+    ),
+    "hop-folder": Mutant(
+        "_affinity/workers.py",
+        " or stat.S_IMODE(found.st_mode) != 0o700",
+        "",
+        f"{SEVERAL}::test_a_folder_that_others_can_enter_is_refused",
+    ),
+    "proved-death": Mutant(
+        "_affinity/affinity.py",
+        "if is_here and refused:",
+        "if refused:",
+        f"{SEVERAL}::test_a_session_of_an_owner_elsewhere_is_left_to_it",
+    ),
+    "owner-fence": Mutant(
+        "_affinity/ownership.py",
+        "        if ownership.owner != self._name:\n            raise",
+        "        if False:\n            raise",
+        f"{SEVERAL}::test_a_worker_whose_lease_lapsed_writes_nothing_more",
+    ),
+    "replay-headers": Mutant(
+        "_dialects/takeover.py",
+        'params.pop("_meta", None)',
+        'params["headers"] = str(request.scope["headers"])',
+        f"{SEVERAL}::test_no_credential_is_stored_for_a_takeover",
+    ),
+    "takeover-claim": Mutant(
+        "_affinity/ownership.py",
+        "return await self._store.compare_and_swap(place, KEY, stored, value)",
+        "await self._store.write(place, KEY, value); return True",
+        f"{SEVERAL}::test_parallel_requests_take_a_session_over_once",
     ),
     "question-epoch": Mutant(
         "_protocol/epochs.py", "if found[1] != str(epoch):", "if False:", "server/test_server_requests.py"

@@ -19,11 +19,14 @@ MAY_IMPORT = {
     "_session": ("_errors",),
     "_tokens": ("_errors", "_files", "_session"),
     "_protocol": ("_errors", "_refusals", "_session"),
+    "_affinity": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores"),
     "stores": ("_errors", "_files", "_refusals", "_session"),
     "telemetry": ("_errors", "_refusals", "_session", "_protocol"),
     "client": ("_errors", "_files", "_session", "_protocol"),
-    "_dialects": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "_server"),
-    "_server": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry", "_dialects"),
+    "_dialects": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "_affinity", "_server"),
+    "_server": (
+        *("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry", "_affinity", "_dialects"),
+    ),
     "dialects": ("_dialects", "_server"),
     "errors": ("_errors",),
     "events": ("_session",),
@@ -31,7 +34,7 @@ MAY_IMPORT = {
     "operator": ("_server", "stores"),
     "testing": ("_errors", "_session", "_protocol", "_server", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),
-    "integrations": ("_dialects", "_errors", "_session", "_tokens", "_server"),
+    "integrations": ("_affinity", "_dialects", "_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 CORE = {"_errors", "_files", "_refusals", "_session", "_tokens", "_protocol", "_server", "telemetry"}

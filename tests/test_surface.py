@@ -19,9 +19,9 @@ from mcp_sessions._session.data import Data, SyncData
 from mcp_sessions.events import EndedSession
 
 NAMES = """
-    ConfigurationError CreateRefused Data DataError KeyRing Limits MCPSessionMiddleware MCPSessionsError Options
-    Principal Session Sessions State StateError Telemetry Tracking TransportSessions Wire add_sessions current_session
-    from_env require_session
+    Affinity ConfigurationError CreateRefused Data DataError KeyRing Limits MCPSessionMiddleware MCPSessionsError
+    Options Principal Session Sessions State StateError Telemetry Tracking TransportSessions Wire add_sessions
+    current_session from_env require_session
 """
 MODULES = """
     client dialects errors events handles integrations.fastapi integrations.fastmcp keys operator stores telemetry
@@ -92,9 +92,10 @@ STAND_INS = {
     "claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
+    Affinity
     Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
     EndedSession Facts Fault Found Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter
-    Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Refused
+    Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Row Refused
     RequestRefused Roster Rules Seal Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed
     Snapshot State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client
     _Endpoint _Error _Event _Found _Header _Hello _Owner _Pending _Result _Tool

@@ -14,7 +14,7 @@ from ._dialects import Options, TransportSessions
 from ._server.current import current_session, require_session
 from ._server.environment import from_env
 from ._server.middleware import MCPSessionMiddleware
-from ._server.options import Limits, Telemetry, Tracking, Wire
+from ._server.options import Affinity, Limits, Telemetry, Tracking, Wire
 from ._session.claims import Principal
 from ._session.data import Data
 from ._session.session import Session
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Affinity",
     "ConfigurationError",
     "CreateRefused",
     "Data",

@@ -146,6 +146,14 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         "put compression outside of the middleware",
         events_compressed=Reason(-32603, "Internal error: the event stream is compressed", 500),
     ),
+    **_group(
+        "if workers have not just ended, let them reach each other, as `docs/several-workers.md` says",
+        owner_lost=Reason(-32603, "Internal error: the process of this call is gone; it may or may not have run", 200),
+        owner_unreachable=Reason(
+            -32603, "Internal error: the process that has this session cannot be reached; try again later", 503
+        ),
+    ),
+    **_group("nothing is wrong: the client initializes again", "session_lost"),
     **_group("synchronize the clocks of all servers", "token_from_the_future state_from_the_future"),
     **_group("give all workers one persistent store, as the log says", "begun_in_another_process store_lost"),
     **_group("nothing is wrong: the client creates another session", "expired ended"),

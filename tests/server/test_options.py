@@ -398,7 +398,7 @@ def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
     read: dict[str, Any] = {**from_env()}
     plain = {name: value for name, value in read.items() if name not in GROUPS}
     assert plain == {name: PARAMETERS[name].default for name in plain}
-    assert all(read.get(group, False) in (kind(), False) for group, kind in GROUPS.items())
+    assert all(read.get(group, False) in (kind(), "auto", False) for group, kind in GROUPS.items())
     assert isinstance(MCPSessionMiddleware(Server(), **read), MCPSessionMiddleware)
 
 

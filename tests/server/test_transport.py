@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import CreateRefused, Session, TransportSessions
-from mcp_sessions._dialects.transport import Crossing
+from mcp_sessions._dialects.crossing import Crossing
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import logs
 from mcp_sessions.events import RequestRefused, SessionEvent

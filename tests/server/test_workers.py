@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import anyio
 import pytest
+from fleet import begun, fleet
 from starlette.applications import Starlette
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Sessions, add_sessions, from_env
@@ -129,3 +131,16 @@ def test_the_settings_of_the_server_below_have_the_number(reloads: bool, count: 
     settings = SimpleNamespace(workers=3, should_reload=reloads)
     assert worker["init_process"](SimpleNamespace(cfg=settings)) == count  # type: ignore[operator]
     assert workers() == 1
+
+
+def test_on_trio_a_session_stays_with_its_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning says so, for each worker."""
+
+    async def serve() -> None:
+        async with fleet(tmp_path) as workers:
+            ours = await begun(workers)
+            assert (await workers.client(0).send("tools/call", None, ours)).result["content"] == 1
+            assert workers.apps[0].affinity is None
+
+    anyio.run(serve, backend="trio")
+    assert caplog.text.count("workers reach each other on asyncio only") == 2

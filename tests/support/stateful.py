@@ -21,6 +21,7 @@ class Stateful:
     sse: bool = False  # answer with event streams
     deletes: int = 200  # the status of answers to DELETE
     names: str = "servers-"  # the prefix of its ids
+    version: dict[str, str] = field(default_factory=dict)  # what its answer to `initialize` says of the protocol
     seen: list[Seen] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     listening: anyio.Event = field(default_factory=anyio.Event)
@@ -34,7 +35,7 @@ class Stateful:
             own = f"{self.names}{len(self.counts) + 1}"  # which begins, whether it may or not
             self.counts[own] = 0
             if message.get("method") == "initialize":
-                await self._reply(send, own, message, {"capabilities": {}})
+                await self._reply(send, own, message, {**self.version, "capabilities": {}})
             else:
                 await self._send(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
         elif own not in self.counts:

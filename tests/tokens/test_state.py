@@ -143,13 +143,16 @@ def bridged(sealed_id: str | None = None, **changes: Any) -> Claims:
     return claims(**{**OWNED, "upstream": sealed_id, **changes})
 
 
+UPSTREAM = seal.Upstream(SERVERS, "o" * 11, "p" * 22)
+
+
 def sealed_server_id(ring: KeyRing = RING, **changes: Any) -> str:
-    return seal.seal_upstream(ring.signing, SERVERS, bridged(**changes))
+    return seal.seal_upstream(ring.signing, UPSTREAM, bridged(**changes))
 
 
 @pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
 def test_what_was_sealed_opens_for_its_session_and_says_nothing_to_others(ring: KeyRing) -> None:
-    assert seal.open_upstream(ring.signing, bridged(sealed_server_id(ring))) == SERVERS
+    assert seal.open_upstream(ring.signing, bridged(sealed_server_id(ring))) == UPSTREAM
     assert seal.open_upstream(ring.signing, bridged(None)) is None
     assert base64url(SERVERS.encode())[:16] not in sealed_server_id(ring)
     assert sealed_server_id(ring) != sealed_server_id(ring, jti="k" * 21 + "A")
@@ -201,4 +204,12 @@ def test_visible_ascii_can_be_carried_in_an_id_that_stays_small() -> None:
     owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
     made = bridged(sealed_server_id(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
     assert len(tokens.mint(RING, made)) <= 768
-    assert tokens.mint(RING, msgspec.structs.replace(made, upstream=seal.seal_upstream(RING.signing, longest, made)))
+    upstream = msgspec.structs.replace(UPSTREAM, server_id=longest)
+    assert tokens.mint(RING, msgspec.structs.replace(made, upstream=seal.seal_upstream(RING.signing, upstream, made)))
+
+
+def test_ids_that_were_sealed_alone_still_open() -> None:
+    """As before workers had names."""
+    made = bridged()
+    sealed = base64url(seal.UPSTREAM.seal(RING.signing, seal._nonce(made), SERVERS.encode(), made))
+    assert seal.open_upstream(RING.signing, bridged(sealed)) == seal.Upstream(SERVERS)

@@ -79,6 +79,7 @@ class Dialect:
         serves_streams: Whether a GET in a session of the header is a stream of the wrapped server.
         is_on: Whether clients get sessions by this dialect; if not, it only refuses what it cannot accept.
         reads_everything: Whether a message that passes unread would evade this dialect, whatever its content type.
+        lives_in_process: Whether its sessions belong to sessions that the wrapped server keeps in one process.
     """
 
     name: str = ""
@@ -90,6 +91,7 @@ class Dialect:
     serves_streams: bool = False
     is_on: bool = True
     reads_everything: bool = False
+    lives_in_process: bool = False
 
     def extract(self, request: Request) -> None:
         """Take credentials of this dialect out of the headers, before the body is read; websocket upgrades too."""

@@ -22,7 +22,7 @@ from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_s
 from .._server.body import replay
 from .._server.context import Request, session_header_values
 from .base import Dialect
-from .transport import CROSSING, Crossing
+from .crossing import CROSSING, Crossing
 
 _INITIALIZE: Final = {
     "protocolVersion": "2025-11-25",

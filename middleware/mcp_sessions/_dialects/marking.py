@@ -1,4 +1,4 @@
-"""The wrapped server's own requests on their way to the client: each leaves with the epoch of its session in its id."""
+"""What a bridged server sends: its own requests, which leave with an epoch in their ids, and that it has no session."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from .._protocol.bodies import EventBody, JSONBody
 from .._protocol.epochs import mark
 from .._protocol.headers import EVENTS, JSON, content_type, independent_of_body
 from .._protocol.sse import Event, EventStream
+
+_NOT_FOUND: Final = 404
+_METHOD_NOT_FOUND: Final = b"-32601"
 
 
 class MarkingSend:
@@ -67,3 +70,28 @@ class MarkingSend:
         if text is piece.data:
             return piece.raw
         return text if isinstance(self._body, JSONBody) else piece.with_data(text)
+
+
+class Recorder:
+    """A `send` that holds an answer which says that the server has no such session."""
+
+    def __init__(self, send: Send) -> None:
+        self._send: Final = send
+        self._held: list[ASGIMessage] = []
+
+    async def __call__(self, message: ASGIMessage) -> None:
+        if self._held or message.get("status") == _NOT_FOUND:
+            self._held.append(message)
+        else:
+            await self._send(message)
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether the server has forgotten the session; it lacks no method."""
+        body = b"".join(message.get("body", b"") for message in self._held)
+        return bool(self._held) and _METHOD_NOT_FOUND not in body
+
+    async def relay(self) -> None:
+        """Send what was held."""
+        for message in self._held:
+            await self._send(message)

@@ -90,7 +90,7 @@ class _Field(Dialect):
         if credential.contradicted:
             raise refusal("session_header_mismatch", ref=session.ref)
         if credential.kind == TRANSPORT and transport_of(request.runtime).bridge:
-            cross(request, session)
+            await cross(request, session)
         return session
 
     async def prepare(self, request: Request) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._affinity.relay import Kept
 from .._errors import Refusal, SessionNotFound
 from .._protocol.epochs import LateAnswer, restore
 from .._protocol.headers import (
@@ -28,7 +28,7 @@ from .._protocol.headers import (
     keeps_cookies,
     single_header,
 )
-from .._protocol.jsonrpc import Message
+from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import INITIALIZE
 from .._protocol.rewrite import Answer
 from .._refusals import refusal
@@ -39,11 +39,14 @@ from .._server.credentials import RECONNECT, WRAP
 from .._server.minting import mint_for
 from .._server.response import Change, Response
 from .._server.sessions import open_session
-from .._session.claims import TRANSPORT, RedactedRepr, looks_like_session_id
+from .._session.claims import TRANSPORT, looks_like_session_id
 from .._session.session import Session
 from .._tokens import seal
+from .._tokens.seal import Upstream
 from .base import Credential, Dialect, NoCredential
-from .marking import MarkingSend
+from .crossing import CROSSING, Crossing
+from .marking import MarkingSend, Recorder
+from .takeover import SETTINGS, KeepSetting, begin_again, store_params, take_over
 
 _MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answers, past its guards, to one without an id
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
@@ -66,21 +69,7 @@ _EARLIER: Final = NoCredential(
 _NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
 _NOT_SENT: Final = NoCredential("it sent no Mcp-Session-Id", RECONNECT)
 _ACCEPTED: Final = 202
-CROSSING: Final = "crossing"
-"""The key of a request's `Crossing` in its `notes`."""
 _log: Final = logging.getLogger("mcp_sessions")
-
-
-@dataclass(eq=False, repr=False)
-class Crossing(RedactedRepr):
-    """How one request crosses the bridge."""
-
-    client_id: str = ""  # our id, a credential
-    server_id: str = ""  # the server's, once it is known
-    begins: bool = False  # an `initialize` that may begin a session of the server
-    is_orphaned: bool = False  # ours was refused, so no client can use the server's
-    epoch: int = 0  # how often the session has moved to another process
-    is_late: bool = False  # the message belongs to a question that was asked in another epoch
 
 
 class Transport(Dialect):
@@ -186,6 +175,7 @@ class Bridge(Transport):
 
     reads_everything: bool = True
     serves_streams: bool = True
+    lives_in_process: bool = True
 
     def __init__(self, *, names: bool, lifetime: float) -> None:
         super().__init__(is_on=True, lifetime=lifetime)
@@ -212,7 +202,7 @@ class Bridge(Transport):
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, by which the request reaches the server's."""
         session = await super().open(request, credential, fail_open=fail_open)
-        cross(request, session)
+        await cross(request, session)
         return session
 
     async def prepare(self, request: Request) -> None:
@@ -232,7 +222,14 @@ class Bridge(Transport):
         message = request.message
         if session is None and message is not None and message.method == INITIALIZE:
             return () if CROSSING in request.notes else (NameSession(defers_start=True, transport=self),)
-        return super().changes(request, session)
+        changes = super().changes(request, session)
+        if session is not None and message is not None and message.method in SETTINGS and self._can_move(request):
+            return (*changes, KeepSetting(session=session))
+        return changes
+
+    def _can_move(self, request: Request) -> bool:
+        """Return True if another worker may take the session over."""
+        return request.runtime.affinity is not None
 
     def may_name(self, request: Request) -> bool:
         """Return whether the answer to `initialize` may name a new session if the server names none."""
@@ -265,25 +262,45 @@ class NameSession(Change, kw_only=True):
         """Name our session, with the server's id sealed inside; if none can be created, refuse instead."""
         request = response.request
         try:
-            made = await mint_for(request, self.transport, TRANSPORT, server_id=crossing.server_id)
+            made = await mint_for(request, self.transport, TRANSPORT, upstream=await self._upstream(crossing, request))
         except Refusal as refused:
             crossing.is_orphaned = True
             await response.refuse(refused)
         else:
+            if request.runtime.affinity is not None:
+                request.runtime.affinity.owners.begin(made._claims, crossing.server_id)
             response.new_session = made
             response.name(made.id)
+
+    async def _upstream(self, crossing: Crossing, request: Request) -> Upstream:
+        """Return what is sealed in the token: also who owns the session, if it may have to be taken over."""
+        runtime = request.runtime
+        if runtime.affinity is None:
+            return Upstream(crossing.server_id)
+        now = runtime.clock()
+        params = await store_params(request, runtime.ring(now).signing, int(now + (self.transport.lifetime or 0)))
+        return Upstream(crossing.server_id, runtime.affinity.workers.name, params)
 
 
 # --- the bridge ---
 
 
-def cross(request: Request, session: Session) -> None:
-    """Let a request reach the server's session that is sealed in one of ours."""
-    server_id = seal.open_upstream(session._key, session._claims)
-    if server_id is not None:
-        request.notes[CROSSING] = Crossing(session.id, server_id)
-        request.upstream_id = server_id
-        request.admitting_statuses = frozenset()
+async def cross(request: Request, session: Session) -> None:
+    """Let a request reach the server's session that is sealed in one of ours, or the one that has taken its place."""
+    upstream = seal.open_upstream(session._key, session._claims)
+    if upstream is None:
+        return
+    affinity, server_id, epoch = request.runtime.affinity, upstream.server_id, 0
+    if affinity is not None and upstream.owner:
+        ownership = await affinity.owners.owned(session._claims, upstream)
+        if ownership is None and request.scope["method"] != "DELETE":
+            ownership = await take_over(request, session, upstream)
+        if ownership is not None:
+            server_id, epoch = ownership.server_id, ownership.epoch
+    is_moving = affinity is not None and upstream.owner != ""
+    request.notes[CROSSING] = Crossing(session.id, server_id, epoch=epoch, may_begin_again=is_moving)
+    request.upstream_id = upstream.server_id  # the same in every epoch, since event ids are bound to it
+    request.admitting_statuses = frozenset()
 
 
 async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,23 +313,52 @@ async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: R
     crossing: Crossing | None = request.notes.get(CROSSING)
     if crossing is not None and crossing.is_late:
         await send_status(send, _ACCEPTED)
-        return
-    if crossing is not None and not crossing.begins:
-        named = (SESSION_HEADER, crossing.server_id.encode("ascii"))
-        # A compressed stream would hide the server's own requests.
-        scope = {**scope, "headers": edit(scope["headers"], drop=(ACCEPT_CODING,), add=(named,))}
-        send = MarkingSend(send, crossing.epoch, request.runtime.limits.event_bytes)
+    elif crossing is None or crossing.begins:
+        await _call(request, app, scope, receive, send)
+    elif not crossing.may_begin_again or scope["method"] == "DELETE":
+        await _call_in_session(request, app, scope, receive, send)
+    else:
+        kept, recorder = Kept(receive), Recorder(send)
+        await _call_in_session(request, app, scope, kept, recorder)
+        if not (recorder.has_forgotten and await _begin_again(request, app, scope, kept.again(), send)):
+            await recorder.relay()
+    if crossing is not None and crossing.is_orphaned and crossing.server_id:
+        await end_upstream(app, scope, receive, crossing.server_id)  # no client will ever use it
+
+
+async def _begin_again(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> bool:
+    """Serve a request in a new session of the server, which has forgotten its own; return False if that may not be."""
+    assert request.session is not None, "its session is open"
+    ownership = await begin_again(request, request.session)
+    if ownership is None:
+        return False
+    if request.message is not None and request.message.kind is RESPONSE:  # the question went with the session
+        await send_status(send, _ACCEPTED)
+        return True
+    request.notes[CROSSING] = Crossing(request.session.id, ownership.server_id, epoch=ownership.epoch)
+    await _call_in_session(request, app, scope, receive, send)
+    return True
+
+
+async def _call_in_session(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    crossing: Crossing = request.notes[CROSSING]
+    named = (SESSION_HEADER, crossing.server_id.encode("ascii"))
+    # A compressed stream would hide the server's own requests.
+    scope = {**scope, "headers": edit(scope["headers"], drop=(ACCEPT_CODING,), add=(named,))}
+    await _call(request, app, scope, receive, MarkingSend(send, crossing.epoch, request.runtime.limits.event_bytes))
+
+
+async def _call(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    crossing: Crossing | None = request.notes.get(CROSSING)
 
     async def translate(event: ASGIMessage) -> None:
         if event["type"] == "http.response.start":
             event = _translated(crossing, event)
-            if crossing is not None and crossing.server_id:
+            if crossing is not None and crossing.begins and crossing.server_id:
                 request.upstream_id = crossing.server_id  # for which the ids of events are signed
         await send(event)
 
     await app(scope, receive, translate)
-    if crossing is not None and crossing.is_orphaned and crossing.server_id:
-        await end_upstream(app, scope, receive, crossing.server_id)  # no client will ever use it
 
 
 def _translated(crossing: Crossing | None, start: ASGIMessage) -> ASGIMessage:

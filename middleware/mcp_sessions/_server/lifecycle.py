@@ -210,6 +210,7 @@ class Services:
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     on_start: Callable[[], Awaitable[None]]  # called once the application has started, or raises `ConfigurationError`
     has_lifespan: bool = field(default=False, init=False)  # whether one has reached us
+    state: Any = field(default_factory=dict, init=False)  # what the lifespan has given to requests
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -245,6 +246,7 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
+                self.state = state or {}
                 await self.on_start()
                 self.started()
                 try:
@@ -259,7 +261,7 @@ class Services:
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the start and stop on to an application, with ours around them. The store is open by then."""
-        failed = False
+        failed, self.state = False, scope.get("state", {})
 
         async def receive_wrapper() -> ASGIMessage:
             message = await receive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,6 +26,8 @@ from .runtime import Runtime
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
     from typing_extensions import Unpack
+
+    from .._affinity.affinity import WorkerAffinity
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -73,6 +76,8 @@ class MCPSessionMiddleware:
             closes=isinstance(options["store"], str),
             on_start=self._on_start,
         )
+        if any(one.lives_in_process for one in self._dialects.all):
+            self._runtime.connect_workers(self, lambda: self.services.state)
 
     @classmethod
     @takes_options()
@@ -114,6 +119,11 @@ class MCPSessionMiddleware:
         self._is_seen = True
 
     @property
+    def affinity(self) -> WorkerAffinity | None:
+        """What lets other workers serve the sessions of this process, if they share the store."""
+        return self._runtime.affinity
+
+    @property
     def configuration_error(self) -> str | None:
         """Why this must not serve, with the remedy, or None. It is read at startup and at the first request."""
         if self._runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
@@ -134,16 +144,24 @@ class MCPSessionMiddleware:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
-        request = Request(self._runtime, self.app, scope, receive, send, RequestHeaders(scope["headers"]))
         if scope["type"] == "websocket":  # no session is opened for it
             with suppress(Refusal):
-                extract_credentials(request, self._dialects)
+                extract_credentials(self._request(scope, receive, send), self._dialects)
         place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
         if not self._is_checked:
             await self._check_ready()
+        affinity = self._runtime.affinity
+        if affinity is None or affinity.entrance is not self or not affinity.is_listening:
+            await self._serve(place, scope, receive, send)
+        else:
+            await affinity.handle(partial(self._serve, place), scope, receive, send)
+
+    async def _serve(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request in this process."""
+        request = self._request(scope, receive, send)
         request.at_endpoint = place == "endpoint"
         for wrap in self._dialects.wrap:
             request.app = wrap(request, request.app)
@@ -152,11 +170,15 @@ class MCPSessionMiddleware:
         finally:
             request.app = self.app  # a wrapper may refer to the request: a cycle
 
+    def _request(self, scope: Scope, receive: Receive, send: Send) -> Request:
+        return Request(self._runtime, self.app, scope, receive, send, RequestHeaders(scope["headers"]))
+
     async def _on_start(self) -> None:
         """Check the started application, start to count, and log how clients get sessions."""
         self._check_path()
         await self._check_rules()
         self._runtime.recording.begin()
+        await self._runtime.listen_to_workers()
         if self.services.has_lifespan:
             startup_checks.log_start(self.app, self.path, self._runtime, self._dialects)
         else:

@@ -81,7 +81,7 @@ async def mint_for(
     *,
     params: dict[str, Any] | None = None,
     lifetime: float | None = None,
-    server_id: str | None = None,
+    upstream: seal.Upstream | None = None,
 ) -> Session:
     """Create a session for the caller of a request.
 
@@ -91,7 +91,7 @@ async def mint_for(
         kind: What its token may be used as.
         params: What `on_create` gets of `sessions/create`.
         lifetime: Seconds to its expiry, if they are not the dialect's.
-        server_id: The wrapped server's own transport session, to be sealed inside.
+        upstream: The wrapped server's own transport session, to be sealed inside.
 
     Raises:
         Refusal: The caller gets no session.
@@ -102,9 +102,9 @@ async def mint_for(
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     session = new_session(request, traits, kind, lifetime=lifetime)
-    if server_id is not None:
-        upstream = seal.seal_upstream(session._ring.signing, server_id, session._claims)
-        session._claims = msgspec.structs.replace(session._claims, upstream=upstream)
+    if upstream is not None:
+        sealed = seal.seal_upstream(session._ring.signing, upstream, session._claims)
+        session._claims = msgspec.structs.replace(session._claims, upstream=sealed)
     with request.watch.current():
         async with registered(runtime, session):
             if capabilities is not None:

@@ -161,6 +161,12 @@ def _inspector(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}={value!r} must be an IP address and a port, as in inspector='127.0.0.1:8787'")
 
 
+def _address(option: str, value: Any) -> str:
+    with suppress(ValueError):
+        return str(ip_address(value))
+    raise ConfigurationError(f"{option}={value!r} must be an IP address of this machine, as in {option}='10.1.2.3'")
+
+
 def is_loopback(address: str) -> bool:
     """Return whether an address that was checked can be reached from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
@@ -306,6 +312,7 @@ WholeOrNone = Annotated[int | None, or_none(whole(1))]
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, or_none(LIFETIME)]
+ADDRESS: Final = OptionType("an IP address of this machine, as in `10.1.2.3`", _address)
 INSPECTOR: Final = or_none(OptionType("an address and a port, as in `127.0.0.1:8787`", _inspector))
 Secret = Annotated[str | None, or_none(OptionType("at least 16 characters", _not_by_reference(_secret)))]
 REQUIRE: Final = OptionType(

@@ -75,6 +75,18 @@ class Tracking(OptionObject):
 
 @known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Affinity(OptionObject):
+    """How workers reach each other, for sessions that a stateful server keeps in one process (`affinity=`)."""
+
+    _option = "affinity"
+
+    address: Annotated[str | None, option_types.or_none(option_types.ADDRESS)] = None
+    """The IP address at which workers on other machines reach this one, such as the pod's. None means that all workers
+    are on one machine."""
+
+
+@known_keywords
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Wire(OptionObject):
     """The protocol with clients (`wire=`)."""
 
@@ -232,6 +244,15 @@ class CoreOptions(TypedDict, total=False):
     """Called with each ended session, as an `EndedSession`, and the reason, possibly while handlers of the session
     still run. Tracked sessions: once per session in the whole deployment, repeated only if the worker that ran it died
     or lost the store. Others: only when a session is ended, not when it expires. Cancelled after 50 seconds."""
+    affinity: Annotated[
+        Literal["auto", "off"] | Affinity,
+        option_types.instance_or_alias(
+            Affinity, {"auto": Affinity(), "off": None}, option_types.word(Literal["auto", "off"])
+        ),
+        Default("auto"),
+    ]
+    """Whether any worker serves the sessions that a stateful server keeps in one process: `"auto"` (if the workers
+    share the store), `"off"`, or an `Affinity`."""
     wire: Annotated[Wire, option_types.instance_or_alias(Wire), Default(Wire())]
     """Protocol options: a `Wire`."""
     limits: Annotated[Limits, option_types.instance_or_alias(Limits), Default(Limits())]

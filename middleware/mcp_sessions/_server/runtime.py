@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -16,7 +19,7 @@ from .. import stores
 from .._errors import StateTooLarge
 from .._protocol.labels import correlation_sources
 from .._session.claims import Claims, Kind
-from .._session.data import Data, Namespace
+from .._session.data import Data, DataStore, Namespace
 from .._tokens import seal
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
@@ -28,16 +31,22 @@ from ..stores._together import LookUps, Recent
 from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
 from .option_types import as_seconds
-from .options import CoreOptions, tracking
+from .options import Affinity, CoreOptions, tracking
 from .principal import CreateLimit, PrincipalSessions, reader
 from .recording import Recording, observers_of
 from .resumption import ResumableCalls, Streams
 
 if TYPE_CHECKING:
+    from .._affinity.affinity import WorkerAffinity
     from .background import Background
 
 # Where the store has what the client of a session states that it can do; `session.data` has no such name.
 CAPABILITIES_KEY: Final = "\0client_capabilities"
+NO_ASYNCIO: Final = (
+    "sessions of a stateful server are served by the worker that created them alone, since workers reach each other on "
+    "asyncio only: use one worker or asyncio, or route by session"
+)
+_log: Final = logging.getLogger("mcp_sessions")
 _PROCESS: Final = secrets.token_bytes(16)
 
 
@@ -76,6 +85,49 @@ class Runtime:
         self.observers: Final = observers_of(self.recording, options)
         self.is_stateless = False  # whether the wrapped server is known to keep no transport sessions
         self._open_store(options)
+        self.affinity: WorkerAffinity | None = None
+        self.known_params: Final = dict[str, int]()  # of `initialize`, and until when the store has each, Unix seconds
+
+    def connect_workers(self, entrance: ASGIApp, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Let every worker serve the sessions that live in one process, if the workers share the store.
+
+        Args:
+            entrance: Where requests leave for other workers, and enter from them.
+            state: Returns the `state` of the lifespan.
+        """
+        affinity = self.options["affinity"]
+        if not isinstance(affinity, Affinity) or self.store.scope is StoreScope.PROCESS:
+            return
+        from .._affinity.affinity import WorkerAffinity
+
+        self.affinity = WorkerAffinity(
+            tokens=self.tokens,
+            ring=lambda: self.ring(self.clock()),
+            store=self.store,
+            namespace_of=self.namespace_of,
+            clock=self.clock,
+            max_event_bytes=self.limits.event_bytes,
+            address=affinity.address,
+        )
+        self.affinity.entrance, self.affinity.state = entrance, state
+        self.background_services.append(self.affinity)
+
+    async def listen_to_workers(self) -> None:
+        """Let other workers reach this one, if that is of use here; a second call changes nothing.
+
+        Raises:
+            ConfigurationError: It cannot listen.
+        """
+        if self.affinity is None:
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            _log.warning(NO_ASYNCIO)
+            self.background_services.remove(self.affinity)
+            self.affinity = None
+        else:
+            await self.affinity.listen()
 
     def _open_store(self, options: CoreOptions) -> None:
         """Make the store, and what ends and counts the sessions in it."""
@@ -163,7 +215,12 @@ class Runtime:
         """Return a session's data; threads wait for the given event loop, or else for the one that runs here."""
         place, limit = self.namespace(ref, expires_at, subject), self.limits.value_bytes
         wait = partial(wait_from_thread, loop or running_loop())
-        return Data(self.store, place, clock=self.clock, max_value_bytes=limit, lock=self._lock, blocking=wait)
+        return Data(self.data_store, place, clock=self.clock, max_value_bytes=limit, lock=self._lock, blocking=wait)
+
+    @property
+    def data_store(self) -> DataStore:
+        """The part of the store that has what applications keep in sessions."""
+        return self.store if self.affinity is None else self.affinity.data_store
 
     def _lock(self, place: tuple[str, str]) -> anyio.Lock:
         return self._locks.setdefault(place, anyio.Lock())

@@ -191,7 +191,7 @@ async def write_state(runtime: Runtime, session: Session, state: bytes) -> None:
     """Store a state, a JSON object, where `load_stored` reads it."""
     trace = session._claims.trace if session._is_offered else None
     value = (trace or "").encode("ascii") + state
-    await runtime.store.write(runtime.namespace_of(session._claims), STATE_KEY, value)
+    await runtime.data_store.write(runtime.namespace_of(session._claims), STATE_KEY, value)
     session._state._stored = state
 
 

@@ -98,6 +98,7 @@ class Key:
     handle_key: bytes | None = field(default=None, repr=False)  # authenticates explicit handles, 32 bytes
     principal_key: bytes | None = field(default=None, repr=False)  # hides principals in tokens, 32 bytes
     event_key: bytes | None = field(default=None, repr=False)  # authenticates event ids, 32 bytes
+    hop_key: bytes | None = field(default=None, repr=False)  # authenticates workers to each other, 32 bytes
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; only for a key that can sign, as `KeyRing.signing` always can."""
@@ -311,6 +312,7 @@ def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any
         handle_key=_derive(algorithm, source, "handle"),
         principal_key=_derive(algorithm, source, "principal"),
         event_key=_derive(algorithm, source, "event"),
+        hop_key=_derive(algorithm, source, "hop"),
     )
 
 

@@ -121,24 +121,37 @@ def can_carry(server_id: str) -> bool:
     return _SERVER_ID.fullmatch(server_id) is not None
 
 
-def seal_upstream(key: Key, server_id: str, claims: Claims) -> str:
-    """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
-    return base64url(UPSTREAM.seal(key, _nonce(claims), server_id.encode("ascii"), claims))
+class Upstream(RedactedRepr, msgspec.Struct, frozen=True, array_like=True):
+    """What the token of a bridged session has of the wrapped server."""
+
+    server_id: str  # of its transport session
+    owner: str = ""  # the name of the worker that began it; empty if workers had no names then
+    params: str = ""  # the name under which the store has the params of its `initialize`; empty if it has none
 
 
-def open_upstream(key: Key, claims: Claims) -> str | None:
-    """Return the server's id in a token that a key verified, or None; refuse one that was sealed otherwise."""
+_UPSTREAM: Final = msgspec.msgpack.Decoder(Upstream)
+
+
+def seal_upstream(key: Key, upstream: Upstream, claims: Claims) -> str:
+    """Return the claim `up` for a server's transport session, sealed by the ring's signing key for a session."""
+    return base64url(UPSTREAM.seal(key, _nonce(claims), msgspec.msgpack.encode(upstream), claims))
+
+
+def open_upstream(key: Key, claims: Claims) -> Upstream | None:
+    """Return what is sealed in a token that a key verified, or None; refuse what was sealed otherwise."""
     if claims.upstream is None:
         return None
     if not key.ciphers:
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
-        server_id = UPSTREAM.open(key, _nonce(claims), from_base64url(claims.upstream), claims)
+        opened = UPSTREAM.open(key, _nonce(claims), from_base64url(claims.upstream), claims)
     except ValueError:
-        server_id = None
-    if server_id is None:
+        opened = None
+    if opened is None:
         raise SessionNotFound("bridge_seal", ref=claims.ref)
-    return server_id.decode("ascii")  # as it was sealed
+    if _SERVER_ID.fullmatch(opened.decode("latin-1")):  # sealed alone, before workers had names
+        return Upstream(opened.decode("ascii"))
+    return _UPSTREAM.decode(opened)
 
 
 def _nonce(claims: Claims) -> bytes:

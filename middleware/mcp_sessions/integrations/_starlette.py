@@ -28,6 +28,8 @@ from .fastapi import answer_refusal
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .._affinity.affinity import WorkerAffinity
+
 App = TypeVar("App")
 
 
@@ -65,10 +67,25 @@ def add_sessions(app: App, **options: Unpack[Options]) -> App:
     endpoints = _known(app) if path is None else _at(app, path)
     if any(endpoint.has_sessions for endpoint in endpoints):
         raise ConfigurationError(f"{endpoints[0].path} has sessions already; add them once")
-    _join(routed, _place(endpoints, options))
+    made = _place(endpoints, options)
+    _join(routed, made)
+    if made.affinity is not None:
+        _enter_at(routed, made.affinity)
     if isinstance(routed, Starlette):
         routed.exception_handlers.setdefault(Refusal, answer_refusal)
     return app
+
+
+def _enter_at(app: Any, affinity: WorkerAffinity) -> None:
+    """Let requests leave for other workers, and enter from them, outside of all middleware of an application."""
+    from .._affinity.affinity import Entrance
+
+    affinity.entrance = app
+    build = getattr(app, "build_middleware_stack", None)
+    if build is not None and app.middleware_stack is None:
+        app.build_middleware_stack = lambda: Entrance(build(), affinity)
+    else:
+        app.middleware_stack = Entrance(app.middleware_stack, affinity)
 
 
 def _known(app: object) -> list[_Endpoint]:
