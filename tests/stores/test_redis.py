@@ -480,6 +480,18 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
         assert status is ENDED
 
 
+async def test_server_that_hangs_while_it_is_opened_costs_a_bounded_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening goes on when a request gives up, but not for ever."""
+    monkeypatch.setattr("mcp_sessions.stores._redis._OPEN_TIMEOUT", 0.1)
+    store = RedisStore(server.url, timeout=LONG)
+    with frozen(server), pytest.raises(StoreUnavailable) as caught:
+        await store.open()
+    assert (caught.value.reason, caught.value.cause[:23]) == ("store_timeout", "connecting takes longer")
+    await store.close()
+
+
 async def waiting(server: Server) -> None:
     """Wait until a server keeps a client waiting."""
     await until(lambda: b"flags=b " in server.command("CLIENT", "LIST"))
@@ -631,6 +643,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
 
     monkeypatch.setattr(client, "run", failing)
     assert len(await claim(store)) == 1
+    calls = 2
     with refused("store_unavailable"):
         await claim(store)
 

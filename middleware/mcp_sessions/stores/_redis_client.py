@@ -117,7 +117,9 @@ class StandaloneClient:
         check_place([path or host], [port], kwargs.get("db", 0), is_file=bool(path))
         return f"Redis at {path or f'{host}:{port}'}, database {kwargs.get('db', 0)}"
 
-    async def run(self, command: str | Script, keys: Sequence[str], *args: Word, repeatable: bool = True) -> Any:
+    async def run(
+        self, command: str | Script, keys: Sequence[str], *args: Word, repeatable: bool = True, **node: Any
+    ) -> Any:
         """Return what a command or a script returns; what is repeatable is sent once more if a connection breaks.
 
         Raises:
@@ -127,7 +129,7 @@ class StandaloneClient:
         began = clock()
         retry = self._twice if repeatable else self._once
         try:
-            return await retry.call_with_retry(partial(self._send, command, keys, args), self._distrust)
+            return await retry.call_with_retry(partial(self._send, command, keys, args, node), self._distrust)
         except asyncio.CancelledError:
             self._is_stale = self._is_stale or clock() - began >= self._suspicious_after
             raise
@@ -139,7 +141,9 @@ class StandaloneClient:
     async def _distrust(self, _error: Exception) -> None:
         self._is_stale = True
 
-    async def _send(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
+    async def _send(
+        self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...], node: Mapping[str, Any]
+    ) -> Any:
         from redis.exceptions import NoScriptError
 
         if self._is_closed:
@@ -149,25 +153,14 @@ class StandaloneClient:
             await self._drop_connections()
         execute = self._redis.execute_command
         if isinstance(command, str):
-            return await execute(command, *keys, *args)
+            return await execute(command, *keys, *args, **node)
         try:
             return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
         except NoScriptError:  # it was not run
             return await execute("EVAL", command.source, len(keys), *keys, *args)
 
-    async def setting(self, name: str, _key: str) -> str | None:
-        """Return a setting of the server that has a key, or None if this user may not ask for it."""
-        from redis.exceptions import ResponseError
-
-        try:
-            found = await self._redis.execute_command("CONFIG", "GET", name, **self._node_of(_key))
-        except ResponseError:
-            return None
-        except Exception as error:  # noqa: BLE001  # whatever the driver raises
-            raise fault_of(error).error() from None
-        return found[1].decode() if len(found) > 1 else None
-
-    def _node_of(self, _key: str) -> dict[str, Any]:
+    def node_of(self, key: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return what `run` needs for a command without keys that the server of a key shall answer."""
         return {}
 
     async def _drop_connections(self) -> None:
@@ -249,8 +242,8 @@ class ClusterClient(StandaloneClient):
         check_place([one.host for one in self._first.values()], [one.port for one in self._first.values()], 0)
         return f"the Redis cluster of {', '.join(self._first)}"
 
-    def _node_of(self, _key: str) -> dict[str, Any]:
-        return {"target_nodes": self._redis.get_node_from_key(_key)}
+    def node_of(self, key: str) -> dict[str, Any]:
+        return {"target_nodes": self._redis.get_node_from_key(key)}
 
     async def _drop_connections(self) -> None:
         """Close all connections, and ask for the layout anew: of the nodes, and at the first address."""

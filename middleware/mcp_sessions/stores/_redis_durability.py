@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from .._errors import ConfigurationError
+from .._errors import ConfigurationError, StoreUnavailable
 from ._base import Durability, logger
 from ._redis_client import StandaloneClient
+from ._redis_faults import PERMANENT
 from ._redis_scripts import INFO
 
 FORGETS: Final = (
@@ -57,7 +58,7 @@ async def _problems(client: StandaloneClient, key: str) -> list[str]:
     if not values.keys() >= {"aof_enabled", "maxmemory", "maxmemory_policy"}:
         return [UNKNOWN]
     has_file = values["aof_enabled"] != "0"
-    fsync = await client.setting("appendfsync", key)
+    fsync = await _fsync(client, key)
     problems = {
         FORGETS: not has_file,
         EVICTS: values["maxmemory_policy"] != "noeviction" and values["maxmemory"] != "0",  # 0: it is never full
@@ -65,3 +66,15 @@ async def _problems(client: StandaloneClient, key: str) -> list[str]:
         LATE: has_file and fsync not in {None, "always"},
     }
     return [text for text, is_so in problems.items() if is_so]
+
+
+async def _fsync(client: StandaloneClient, key: str) -> str | None:
+    """Return when the append-only file is synced, or None if this user may not ask for it."""
+    try:
+        found = await client.run("CONFIG", [], "GET", "appendfsync", **client.node_of(key))
+    except StoreUnavailable as error:
+        if error.reason not in PERMANENT:
+            raise
+        return None
+    *_, value = found.values() if isinstance(found, dict) else found  # by the version of the protocol
+    return str(value.decode())
