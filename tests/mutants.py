@@ -732,10 +732,7 @@ MUTANTS: Final = {
     "principal-quota": Mutant(MEMORY, "(since) >= max_sessions:", "(since) > max_sessions:", MEMORY_TESTS),
     "cutoff-alias": Mutant(MINTING, "aliases=ring.signing.aliases(principal)", "aliases=None", "cli/test_end_all.py"),
     "cutoff-all-names": Mutant(
-        "stores/_stepwise.py",
-        "for _ in one.owners], key=_is_not_ended)",
-        "for _ in one.owners], key=bool)",
-        "cli/test_end_all.py",
+        MEMORY, "cutoff_time(*claims.owners)", "cutoff_time(claims.subject)", "cli/test_end_all.py " + MEMORY_TESTS
     ),
     "cutoff-use": Mutant("stores/_sql.py", "cutoff_time=max(", "cutoff_time=min(", "cli/test_end_all.py"),
     "cutoff-use-redis": Mutant("stores/_redis.py", "(None, *one.owners)", "(None, one.subject)", "cli/test_end_all.py"),

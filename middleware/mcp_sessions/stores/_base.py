@@ -356,22 +356,3 @@ def check_changeable(namespace: Namespace, now: float, leeway: float, *, has_end
     """Raise `DataGone` where a session was ended, or is over by more than the leeway."""
     if has_ended or namespace.expires_at + leeway <= now:
         raise DataGone("the session has ended; its data can no longer be changed")
-
-
-class StoreUsage(NamedTuple):
-    """What fills a store."""
-
-    sessions: int  # recorded
-    max_sessions: int  # of one principal
-    data: int  # bytes of all values
-    max_data: int  # of one principal, with `VALUE_COST` for each value
-
-
-def log_full(usage: StoreUsage) -> None:
-    """Log what fills a full store: otherwise nobody sees who fills it."""
-    logger.error(
-        "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions takes "
-        "%d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., anonymous_sessions=..., "
-        "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
-        *usage,
-    )
