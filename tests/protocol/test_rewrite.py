@@ -1,5 +1,6 @@
 """The writer: what it adds is there, what it was not asked to touch keeps its bytes."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_an_answer_in_a_session_is_kept_from_caches(answer: bytes, expected: byt
 def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) -> None:
     """Members keep their order and values their bytes; what is not an object makes room for one."""
     assert echo(ANSWER % result) == ANSWER % (echoed % (SESSION_KEY.encode(), SESSION))
+
+
+def test_a_null_error_stays_beside_the_result() -> None:
+    """Some servers always write one."""
+    echoed = echo(b'{"jsonrpc":"2.0","id":1,"result":{"a":1},"error":null}')
+    assert echoed is not None
+    assert json.loads(echoed)["error"] is None
 
 
 @pytest.mark.parametrize(

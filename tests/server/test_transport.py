@@ -67,6 +67,15 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
     assert "not visible ASCII, or too long" in caplog.text
 
 
+async def test_server_without_transport_sessions_has_no_stream_for_a_bridged_client() -> None:
+    """The bridge names a session of its own there, and a GET in it would stay open without a word."""
+    app = Server()
+    client = Client(sessions(app, transport=TransportSessions(bridge=True)), modern=False)
+    answer = await call(client.app, http("GET", headers=[await client.initialize()]))
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST, DELETE")
+    assert app.methods == ["initialize"]
+
+
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
 async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: int) -> None:
     """A server that ends nothing, or has forgotten, keeps nobody from leaving; one that forbids it does."""

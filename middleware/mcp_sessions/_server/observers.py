@@ -98,7 +98,7 @@ class Observer:
         return True
 
     def watch(self, request: Watched) -> Watch | None:
-        """Observe a request from now on, or return None."""
+        """Observe a request from now on, if `is_watching()`, or return None."""
 
 
 Part = tuple[str, Any]  # the name of an observer, and what it uses for one request or one creation
@@ -207,7 +207,8 @@ class Observers:
 
     def watch(self, request: Watched) -> Watching:
         """Report a request; what is returned learns how it goes on."""
-        found = [(one.name, call_observer(one.name, one.watch, request)) for one in self._watching]
+        watching = [one for one in self._watching if one.is_watching()]
+        found = [(one.name, call_observer(one.name, one.watch, request)) for one in watching]
         parts = [(name, part) for name, part in found if part is not None]
         return Watching(parts) if parts else UNWATCHED
 

@@ -96,8 +96,6 @@ class Recording(Observer):
 
     def watch(self, request: Watched) -> Watch | None:
         """Record a request."""
-        if not self.is_watching():
-            return None
         telemetry, scope = self._telemetry(), request.scope
         if request.message is None:
             is_refused = request.refused is not None

@@ -139,9 +139,9 @@ async def open_sessions(request: Request, plan: Plan) -> None:
     own, *beside = plan.credentials
     if not own.creates:
         request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
-    for one in beside:
-        if (session := await one.dialect.open(request, one, fail_open=plan.fail_open)) is not None:
-            request.beside += (session._claims,)
+    if beside:
+        opened = [await one.dialect.open(request, one, fail_open=plan.fail_open) for one in beside]
+        request.beside = tuple(session._claims for session in opened if session is not None)
     if own.creates:
         request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Token
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from opentelemetry.context import Context, detach, get_current
@@ -257,6 +257,7 @@ class RequestTelemetry(RequestInfo):
 class UnreadTelemetry(RequestInfo):
     """A request without a message while it is handled; it has no span but the one around."""
 
+    current: ClassVar[Callable[[], AbstractContextManager[None]]] = nullcontext  # it creates no session
     traceparent: str | None = None
     info_token: Token[RequestInfo | None] | None = None
 
@@ -274,10 +275,6 @@ class UnreadTelemetry(RequestInfo):
 
     def name_session(self, ref: str) -> None:
         """Record nothing: it creates none."""
-
-    def current(self) -> AbstractContextManager[None]:
-        """Return a context that changes nothing: it is the current one."""
-        return nullcontext()
 
     def refuse(self, refusal: Refusal) -> None:
         """Record why it is refused, and who sent it."""
