@@ -104,6 +104,9 @@ async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, oth
     assert caught.value.reason == "store_locked"
     assert await status_in(store, session()) is SessionStatus.LIVE
     await store.open()  # of one that is open, as for each new session, nothing is asked
+    with pytest.raises(StoreUnavailable) as caught:  # which is no reason not to start
+        await SQLiteStore(path, busy_timeout=0.1, clock=clock).open()
+    assert caught.value.reason == "store_locked"
     other.execute("ROLLBACK")
     assert await revoke(store, session()) is True
     await store.close()

@@ -182,9 +182,27 @@ def test_a_file_that_another_process_is_creating_is_waited_for(case: Case) -> No
     other = sqlite3.connect(case.path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
     assert refused(case.file(busy=HASTY).open) == "store_locked"
+    other.rollback()
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM sqlite_master").fetchall()
     threading.Timer(0.3, other.rollback).start()
     case.file().open()
     other.close()
+
+
+def test_a_file_that_is_busy_for_a_moment_is_opened(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite gives up by itself if processes begin to use the log at the same moment."""
+    connect, refusals = sqlite3.connect, ["locking protocol"]
+
+    def busy(*args: Any, **options: Any) -> sqlite3.Connection:
+        if refusals:
+            raise sqlite3.OperationalError(refusals.pop())
+        made: sqlite3.Connection = connect(*args, **options)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", busy)
+    case.file().open()
+    assert refusals == []
 
 
 # --- faults of the file --------------------------------------------------------------------------
