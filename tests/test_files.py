@@ -287,7 +287,7 @@ def test_a_volume_without_the_sticky_bit_is_logged(use: Use, path: Path, caplog:
     assert "chmod +t" not in caplog.text
 
 
-# --- what nobody else can change -----------------------------------------------------------------
+# --- what no other user can change -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use", KINDS.values(), ids=KINDS)

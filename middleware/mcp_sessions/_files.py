@@ -1,8 +1,8 @@
-"""Private files: nobody but this process's user and the administrator can change them, or put others in their place.
+"""Private files: only this process's user and the administrator can change or replace them.
 
 One rule for key files, SQLite stores and the client's storage. The file, what SQLite keeps beside it, and their folder
-belong to one of the two, and nobody else may write to them. Links on the way are followed only if nobody else can
-change them. The folders further up belong to the two as well, or to whom "/" belongs. If others may write to one, as to
+belong to one of the two, and no other user may write to them. Links on the way are followed only if no other user can
+change them. The folders further up belong to the two as well, or to the owner of "/". If others may write to one, as to
 volumes of containers, that is only logged: without the sticky bit they can put another folder of the same owner in its
 place, or exchange folders during a check. ACLs count as far as the mode shows them, as POSIX ACLs do; those of NFS 4
 do not.
@@ -54,11 +54,11 @@ def check_private(path: str, *, beside: Sequence[str] = (), tightens: bool = Fal
     Args:
         path: The absolute path of the file.
         beside: The ends of the names of further files beside it, to which the same applies.
-        tightens: Whether the caller makes the modes stricter, so that they do not count in a folder that nobody else
-            may enter.
+        tightens: Whether the caller makes the modes stricter, so that they do not count in a folder that no other
+            user may enter.
 
     Raises:
-        ConfigurationError: Somebody else could write there; the message has the remedy.
+        ConfigurationError: Another user could write there; the message has the remedy.
         OSError: It cannot be looked at.
     """
     folder, name = os.path.split(path)
@@ -73,10 +73,10 @@ def check_private(path: str, *, beside: Sequence[str] = (), tightens: bool = Fal
 
 
 def read_private(path: str) -> bytes:
-    """Return the content of a file that nobody else can change or replace. It may be reached by links.
+    """Return the content of a file that no other user can change or replace. It may be reached by links.
 
     Raises:
-        ConfigurationError: Somebody else could write there; the message has the remedy.
+        ConfigurationError: Another user could write there; the message has the remedy.
         OSError: It cannot be read.
     """
     place = _followed(os.path.abspath(path))  # noqa: PTH100
@@ -117,7 +117,7 @@ def was_exchanged(path: str, before: set[OpenFile]) -> bool:
 
 
 def _followed(path: str) -> str:
-    """Return where an absolute path leads, by links that nobody else can change."""
+    """Return where an absolute path leads, by links that no other user can change."""
     rest, place, links = path.split("/")[::-1], "/", 0
     while rest:
         step = os.path.normpath(f"{place}/{rest.pop()}")
@@ -142,7 +142,7 @@ def _check_link(link: str) -> None:
     if is_open or not (_is_trusted(found) and _is_trusted(os.lstat(link))):
         raise ConfigurationError(
             f"another user of the machine can change the link {link!r}: give the path that it leads to, or let it and "
-            "its folder belong to the server's user or the administrator, with nobody else writing there"
+            "its folder belong to the server's user or the administrator, and no other user write there"
         )
 
 
@@ -155,7 +155,7 @@ def _checked_folder(path: str) -> Iterator[tuple[int, bool]]:
     opened = os.open(folder, flags)
     try:
         found = os.fstat(opened)
-        own = f"give it a folder of its own, as in: mkdir -m 700 {os.path.join(folder, 'private')}"  # noqa: PTH118
+        own = f"give it a private folder, as in: mkdir -m 700 {os.path.join(folder, 'private')}"  # noqa: PTH118
         if not _is_trusted(found):
             raise ConfigurationError(
                 f"the folder of {path!r} belongs to another user of the machine, who can replace it; "
@@ -201,7 +201,7 @@ def _check_file(path: str, found: os.stat_result, *, by_mode: bool = True) -> No
     if not _is_trusted(found) or (by_mode and _others_write(path, found)):
         raise ConfigurationError(
             f"another user of the machine can change {path!r}: it must belong to the server's user or the "
-            "administrator, and nobody else may write to it (chmod o-w,g-w). A secret that Docker Compose "
+            "administrator, and no other user may write to it (chmod o-w,g-w). A secret that Docker Compose "
             "takes from a file keeps its owner of the host: chown it there to the server's uid or root, or pass the "
             "secret in an environment variable"
         )

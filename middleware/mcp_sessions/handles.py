@@ -233,7 +233,7 @@ class Handles:
     ) -> None:
         """Args:
             keys: As for the middleware, preferably the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
-            audience: The server that the handles are for. If servers share keys, give each its own.
+            audience: The server that the handles are for. If servers share keys, give each a different one.
             lifetime: Seconds or a `timedelta` for which a handle works, or None for no limit.
             lifetimes: Lifetimes of individual types.
             principal: Returns the caller; by default the session's principal, else the user authenticated by the SDK.

@@ -166,7 +166,7 @@ A_CLIENT = import_module("fastmcp").Client("http://host/mcp")
             (odd, {}, r'takes the URL of a server, such as "http://.* a transport such as ')
             for odd in (*NO_SOURCES, A_CLIENT)
         ),
-        (object, {"http_client": http.AsyncClient()}, "goes with a URL; a transport has its own"),
+        (object, {"http_client": http.AsyncClient()}, "goes with a URL; a transport has one already"),
         # of another transport nobody knows which server it connects to
         (object, {"storage": MemoryStorage()}, r"with_sessions\(url, storage\)"),
         ("http://host/mcp", {"on_not_found": "ignore"}, 'must be "raise" or "recreate"'),

@@ -1,4 +1,4 @@
-"""`Inspector`: the page shows a worker and the store to who opens it, and ends a session; nobody else does."""
+"""`Inspector`: its page shows workers and the store, and ends a session; other pages cannot."""
 
 import base64
 import json

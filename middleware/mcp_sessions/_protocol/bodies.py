@@ -14,10 +14,10 @@ from .sse import Event, EventStream
 
 
 class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
-    """A JSON body, which is one message; one of over `max_bytes` is none."""
+    """A JSON body, which is one message unless it has more than `max_bytes`."""
 
     max_bytes: float = inf
-    parts: list[bytes] = []  # each struct gets its own
+    parts: list[bytes] = []  # msgspec copies the default for each struct
     size: int = 0
 
     def feed(self, part: bytes, last: bool) -> list[Event]:

@@ -44,7 +44,7 @@ def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable
 
 
 def content_type(headers: Iterable[Header]) -> tuple[bytes, bytes | None]:
-    """Return the media type of a response, in lower case, and its content coding, or None where it has none."""
+    """Return the media type of a response, in lower case, and its content coding, each None if it is missing."""
     media_type, coding = b"", None
     for name, value in headers:
         lower = name.lower()
@@ -90,9 +90,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
     by_name: dict[bytes, bytes] = {}  # the first copy of each
-    session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
-    cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
-    event_id: str | None = None  # the signed id of the event from which a stream resumes, once that was looked at
+    session_id: str | None = None  # the `Mcp-Session-Id` if the middleware created it, once it was checked
+    cookie: str | None = None  # the value of our cookie where it counts, once it was checked
+    event_id: str | None = None  # the signed id of the event from which a stream resumes, once it was checked
 
     # The version that a request of the modern era states: by this header alone, as in the official SDK.
     modern_version: str | None = None
@@ -111,7 +111,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return [value.decode("latin-1") for other, value in self.headers if other == name]
 
     def first(self, name: bytes) -> str | None:
-        """Return the first copy of a header, or None where there is none."""
+        """Return the first copy of a header, or None if it is missing."""
         value = self.by_name.get(name)
         return None if value is None else value.decode("latin-1")
 

@@ -125,7 +125,7 @@ def correlation_of(sources: Sequence[str], meta: Mapping[str, Raw] | None, heade
 
 
 def _is_fit(name: str) -> bool:
-    """Whether a name may stand in logs: no line break, nothing invisible, no session id of ours."""
+    """Whether a name may stand in logs: no line break, nothing invisible, and no session id."""
     return name.isprintable() and not name.isspace() and not looks_like_session_id(name)
 
 

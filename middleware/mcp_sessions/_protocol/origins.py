@@ -20,7 +20,7 @@ Origin = tuple[str, str, str]
 
 
 def is_own_page(headers: RequestHeaders, scheme: str) -> bool:
-    """Whether a request comes from a page of its own origin, or from a program that is no browser.
+    """Whether a request comes from a page of the server's origin, or from a program that is no browser.
 
     Args:
         headers: The headers of the request, whose `Host` is the origin's host and port.

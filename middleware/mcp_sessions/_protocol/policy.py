@@ -83,7 +83,7 @@ class Policy:
         summary: The value that is advertised to clients.
 
     Raises:
-        ConfigurationError: It is none of these, or names what cannot need a session.
+        ConfigurationError: It has another form, or names what cannot need a session.
     """
 
     __slots__ = ("requires", "summary")

@@ -85,7 +85,7 @@ def _small_object(text: bytes) -> dict[str, Raw]:
 
 
 def string(raw: bytes) -> str | None:
-    """Return the string that a JSON value is, or None where it is another value; refuse one without a UTF-8 form."""
+    """Return the string that a JSON value is, or None if it is another value; refuse one without a UTF-8 form."""
     try:
         return _string(raw)
     except msgspec.ValidationError:

@@ -19,12 +19,12 @@ TYP: Final = "mcp-session+jwt"
 MAX_TOKEN_BYTES: Final = 2048
 MAX_CLIENT_CHARS: Final = 64
 ALIAS: Final = 12  # characters of a name that a principal has without some of its parts
-MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
+MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead
 
 AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
 Kind = str
-"""What a token may be used as (`knd`): each dialect has kinds of its own, and accepts no other."""
+"""What a token may be used as (`knd`): each dialect accepts the kinds that it creates, and no others."""
 SESSION: Final = "session"  # named in `_meta`; the only one whose client carries the state
 TRANSPORT: Final = "transport"  # named in the header, and where a dialect asks for it in the field, too
 COOKIE: Final = "cookie"  # named in a cookie alone

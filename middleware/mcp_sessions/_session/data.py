@@ -46,7 +46,7 @@ class Namespace(msgspec.Struct, frozen=True):
 class ReservedName(str):
     """The name of a value that a library of this package keeps in a session's data.
 
-    It is a type of its own, which no client's text is, and is stored under a name with NUL, which `Data` refuses from
+    It has a special type, unlike any client's text, and is stored under a name with NUL, which `Data` refuses from
     everybody else: so an application may use every name that it can write, and none of them is a library's.
     """
 
@@ -66,7 +66,7 @@ class DataStore(Protocol):
     """
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        """Return a value's JSON, or None where there is none or its time is over."""
+        """Return a value's JSON, or None if it is missing or has expired."""
         ...
 
     async def write(
@@ -79,7 +79,7 @@ class DataStore(Protocol):
         ...
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        """Add to a value, which is 0 where there is none, and return the sum; its time stays.
+        """Add to a value, which counts as 0 if it is missing, and return the sum; its expiry stays.
 
         Raises:
             DataNotInteger: The value or the sum is not an integer of 64 bits, signed.
@@ -95,7 +95,7 @@ Locks = Callable[[tuple[str, str]], AbstractAsyncContextManager[object]]
 
 
 Blocking = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
-"""What calls a coroutine function on the event loop from a thread of its own, and returns the result."""
+"""What calls a coroutine function on the event loop from another thread, and returns the result."""
 
 
 def _cannot_wait(_call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -138,7 +138,7 @@ class Data:
         return SyncData(self, self._blocking)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of this name, or the default if there is none."""
+        """Return the value of this name, or the default if it is missing."""
         kept = await self._store.read(self._namespace, _name(key))
         return default if kept is None else decode(kept)
 
@@ -176,7 +176,7 @@ class Data:
             key: The value's name.
             fn: Called with a copy of the value, which it may modify; returns the new value. It must have no side
                 effects.
-            default: The value to start from if there is none.
+            default: The value to start from if it is missing.
 
         Returns:
             The new value.
@@ -238,7 +238,7 @@ class SyncData:
         self._call = call
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of this name, or the default if there is none."""
+        """Return the value of this name, or the default if it is missing."""
         return self._call(partial(self._data.get, key, default))
 
     def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:

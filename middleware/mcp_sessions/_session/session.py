@@ -173,7 +173,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         return not self._is_offered or state._stored is not None or state._fault is not None
 
     def _is_handling(self, scope: MutableMapping[str, Any]) -> bool:
-        """Whether a request that its handlers make counts as a part of theirs.
+        """Whether a request that a handler makes counts as a part of the handler's request.
 
         Contexts leak: servers may start another user's request in the context of the one before it on a connection, and
         tasks outlive the request that they come from. So this ends with the response, and at another caller.
@@ -228,7 +228,7 @@ def find_session() -> Session | None:
 
 
 def current_correlation() -> Correlation | None:
-    """Return the name that the client gives the conversation, or None where it gives none or `correlate=` is off."""
+    """Return the client's name for the conversation, or None if it gives none or `correlate=` is off."""
     return current_both()[1]
 
 
@@ -243,7 +243,7 @@ def current_both() -> tuple[Session | None, Correlation | None]:
 def shown_around(scope: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """Return what is shown of the request whose handler makes this one, such as a call of an ASGI application.
 
-    Nothing if this is a request of its own, whose context is another's by accident.
+    Nothing if this request is independent and has the context of another by accident.
     """
     outer = framework_scope()
     shown = outer if outer is not None and "mcp_session" in outer else shown_variable.get()
@@ -253,7 +253,7 @@ def shown_around(scope: MutableMapping[str, Any]) -> Mapping[str, Any]:
 
 
 def framework_scope() -> Mapping[str, Any] | None:
-    """Return the ASGI scope of the request that a framework is handling, or None where none handles one."""
+    """Return the ASGI scope of the request that a framework is handling, or None if no framework handles one."""
     for module, request_of in _FRAMEWORKS.items():
         if module in sys.modules and (request := request_of(sys.modules[module])) is not None:
             scope: Mapping[str, Any] = request.scope

@@ -24,7 +24,7 @@ class State(MutableMapping[str, Any]):
 
     def __init__(self, stored: bytes | None, *, check: Callable[[bytes], object]) -> None:
         """Args:
-        stored: The JSON object that the client carried or that the store has, or None if there is none.
+        stored: The JSON object that the client carried or that the store has, or None without one.
         check: Called with the JSON that would be stored; raises `StateTooLarge`.
         """
         self._stored = stored
@@ -66,7 +66,7 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """Return a part of the state, itself a mapping, for the library of this name to use on its own.
+        """Return a part of the state, itself a mapping, which the library of this name alone uses.
 
         It is the value of this name in the state. If clients choose names, keep their values in a section, too.
         """
@@ -95,7 +95,7 @@ class State(MutableMapping[str, Any]):
 
 
 class Section(MutableMapping[str, Any]):
-    """One library's part of a `State`, kept under its own name."""
+    """One library's part of a `State`, kept under the library's name."""
 
     __slots__ = ("_name", "_state")
 

@@ -137,7 +137,7 @@ class Tokens:
         return self._verified(ring, token).claims
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
-        """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
+        """Return the kind of a token, or None if it is not authentic; nothing else is checked."""
         try:
             return self.authentic(ring, token).kind
         except SessionNotFound:

@@ -112,7 +112,7 @@ def _lines(text: str) -> list[str | bytes]:
 
 
 class _WatchedKeys:
-    """The ring of some parts, made anew when a file among them changes."""
+    """The ring of some parts, made again when one of their files changes."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = parts

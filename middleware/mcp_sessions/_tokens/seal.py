@@ -42,7 +42,7 @@ class Seal(msgspec.Struct, frozen=True):
         return key.ciphers[self.name].encrypt(nonce, plain, self._bound_to(key, claims))
 
     def open(self, key: Key, nonce: bytes, sealed: bytes, claims: Claims) -> bytes | None:
-        """Return what was sealed, or None where it was sealed otherwise."""
+        """Return what was sealed, or None if it was sealed otherwise."""
         try:
             return key.ciphers[self.name].decrypt(nonce, sealed, self._bound_to(key, claims))
         except InvalidTag:
@@ -80,7 +80,7 @@ def seal(key: Key, payload: bytes, claims: Claims, *, last_seen: int, nonce: byt
 
 
 def open(ring: KeyRing, token: str, claims: Claims, *, max_bytes: int, now: float) -> UnsealedState:  # noqa: A001
-    """Return the contents of a state token that was sealed for this session; its own `kid` chooses the key.
+    """Return the contents of a state token that was sealed for this session; the token's `kid` chooses the key.
 
     A longer one is refused before any cryptography. `StateUnreadable.reason` says why, for logs only.
     """

@@ -24,7 +24,7 @@ CACHEABLE: Final = frozenset(
 """What the SDK's client keeps in a cache that does not know sessions."""
 
 _ENVELOPE: Final = (PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, CLIENT_INFO_KEY)
-_METHOD_HEADER: Final = "mcp-method"  # the SDK writes header names in lower case, and so they replace its own
+_METHOD_HEADER: Final = "mcp-method"  # the SDK writes header names in lower case, and so they replace the SDK's
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _SESSION_HEADER: Final = "mcp-session-id"
 
@@ -44,7 +44,7 @@ def key(message: Any) -> str:
 
 
 def meta(message: Any) -> dict[str, Any]:
-    """Return `params._meta`, empty where there is none."""
+    """Return `params._meta`, empty if it is missing."""
     return (message.params or {}).get("_meta") or {}
 
 

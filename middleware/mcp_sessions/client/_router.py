@@ -180,7 +180,7 @@ class SessionRouter:
                 await self._deliveries.send((context, item))
 
     async def _received(self, item: Any, context: Context | None) -> Any | None:
-        """Return what the client gets of a message from the server, or None where the request is sent again."""
+        """Return what the client gets of a message from the server, or None if the request is sent again."""
         message = messages.body(item)
         if not messages.is_answer(message) or (request := self._pending.pop(messages.key(message), None)) is None:
             return item

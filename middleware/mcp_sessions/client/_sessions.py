@@ -161,7 +161,7 @@ class ClientSessions:
     async def __aenter__(self) -> Any:
         """Connect, and return the streams that the client is to use."""
         if self._entered is not None:
-            raise ClientError("these sessions are connected already; each connection needs a with_sessions of its own")
+            raise ClientError("these sessions are connected already; call with_sessions once for each connection")
         self._entered = connection = self._connect()
         try:
             return await connection.__aenter__()
@@ -255,10 +255,10 @@ def with_sessions(
 def connector(source: Any, http_client: Any) -> Connect:
     """Return the function that makes a transport for each connection; see `with_sessions`."""
     if isinstance(source, str):
-        import_module("mcp.client.streamable_http")  # so that a missing SDK is told now
+        import_module("mcp.client.streamable_http")  # so that a missing SDK raises now
         return partial(transport_within_origin, source, http_client)
     if http_client is not None:
-        raise ConfigurationError("http_client= goes with a URL; a transport has its own")
+        raise ConfigurationError("http_client= goes with a URL; a transport has one already")
     if isinstance(source, AbstractAsyncContextManager) and not hasattr(source, "call_tool"):  # not a client
         return _once(source)  # those of contextlib are callable, too
     if not callable(source):

@@ -1,4 +1,4 @@
-"""Where a program keeps its sessions between connections: in memory, in a file, or in a storage of its own.
+"""Where a program keeps its sessions between connections: in memory, in a file, or in another storage.
 
 Sessions are kept by the URL of their server, so none is sent to another.
 Source: the data-layer sessions draft ("MUST associate retained sessionIds with the issuing Server").

@@ -159,7 +159,7 @@ class _Endpoint:
     attribute: str
     app: Any
     has_sessions: bool  # whether the middleware stands in front of it already
-    is_subtree: bool = False  # whether it is a mounted application with routes of its own
+    is_subtree: bool = False  # whether it is a mounted application that has routes
 
     @property
     def path(self) -> str:

@@ -101,7 +101,7 @@ def has_external_session(ref: str | None, context: Context, span: object = None)
         return claimed != ref
     parent = attributes_on(get_current_span(context))
     if SESSION_ID in parent:
-        claimed = str(parent[SESSION_ID])  # FastMCP writes an id of its own over `mcp.session.id`
+        claimed = str(parent[SESSION_ID])  # FastMCP writes another id over `mcp.session.id`
         return claimed not in {ref, parent.get(MCP_SESSION_ID)} and _REF.fullmatch(claimed) is None
     return ref is not None and parent.get(MCP_SESSION_ID) == ref
 

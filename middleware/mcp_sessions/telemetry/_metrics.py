@@ -120,7 +120,7 @@ class SessionMetrics:
             reason = {REASON: fact.reason if fact.reason in ENDS else OTHER}
             self._ended.add(1, reason)
             info = request_info.get()
-            versions = names.HTTP if info is None else info.versions  # an end that nobody asked for has none
+            versions = names.HTTP if info is None else info.versions  # a session that expires ends outside of a request
             self._session_duration.record(fact.seconds, {**_bounded(versions), **reason})
         elif isinstance(fact, RequestRefused):
             self._refused.add(1, {REASON: fact.reason if fact.reason in REFUSALS else OTHER})

@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("mcp_sessions")
 class Outcome:
     """How a request ended."""
 
-    error: str | None = None  # the class of error (`error.type`), or None where the server did not fail
+    error: str | None = None  # the class of error (`error.type`), or None if the server did not fail
     code: str | None = None  # the JSON-RPC error code as text
     status: int | None = None  # the HTTP status, where that is all that there is
     reason: str | None = None  # why we refused it
@@ -87,7 +87,7 @@ SUCCESS: Final = Outcome()
 
 
 def record(span: Span, outcome: Outcome) -> None:
-    """Write on a span how its request ended; what the wrapped server wrote on its own span stays."""
+    """Write on a span how its request ended; what the wrapped server wrote on a span stays."""
     if outcome is SUCCESS:
         return
     found = attributes_on(span)
@@ -171,7 +171,7 @@ class RequestTelemetry(RequestInfo):
             self.name_session(self.known.learn_session(session_ids[-1]))
 
     def name_session(self, ref: str) -> None:
-        """Name the session that it creates on its spans, and take it for its own where it has none."""
+        """Name the session that it creates on its spans; a request without a session then belongs to it."""
         self.ref: str | None = self.ref or ref
         for span in self.spans:
             name_session(span, ref)
@@ -236,7 +236,7 @@ class RequestTelemetry(RequestInfo):
         return None
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
+        """End it: the answer has left, or the application raised; then the class of the exception is recorded."""
         if error is not None:
             call_observer("telemetry", self._settle, Outcome(type(error).__qualname__))
         elif not self.is_settled:

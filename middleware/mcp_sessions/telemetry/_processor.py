@@ -53,7 +53,7 @@ class SessionSpanProcessor(SpanProcessor):
             process_aliases.update(self._aliases)
             if not span.is_recording():
                 return
-            if scope == names.SCOPE:  # the middleware names the session on its own spans
+            if scope == names.SCOPE:  # the middleware itself names the session on these
                 if self._aliases and (ref := attributes_on(span).get(names.SESSION_ID)) is not None:
                     span.set_attributes(dict.fromkeys(self._aliases, ref))
                 return
@@ -137,7 +137,7 @@ class SessionSampler(Sampler):
 
 
 class SessionLogFilter(logging.Filter):
-    """Sets `session`, `trace_id` and `span_id` on each log record, `"-"` where there is none.
+    """Sets `session`, `trace_id` and `span_id` on each log record, `"-"` if it is unknown.
 
     Add it to a *handler*, so that it sees the records of all loggers; formatters can then use `%(session)s` and so on.
     A record that already has one of them keeps it, so `extra={"session": ref}` names one outside of a request.

@@ -46,7 +46,7 @@ def shelf(claims: Claims, subject: str) -> Namespace:
 
 @pytest.mark.anyio
 class AudienceContract(Fixtures):
-    """Deployments that share a store, each with an audience of its own, do not notice each other."""
+    """Deployments that share a store, each with another audience, do not notice each other."""
 
     @pytest.mark.parametrize("subject", [ALICE, None])
     async def test_each_audience_has_its_own_number_of_sessions(self, store: Store, subject: str | None) -> None:
@@ -117,7 +117,7 @@ class AudienceContract(Fixtures):
             assert await touch_in(store, other, idle_timeout=900) is SessionStatus.LIVE
 
     async def test_each_audience_lists_and_counts_its_own(self, store: Store, clock: Clock) -> None:
-        """Also once they have ended: each is claimed for its own audience, and for no other."""
+        """Also once they have ended: each is claimed for the audience that it belongs to."""
         records = {audience: replace(Record.of(of(audience, "a")), seen_at=START) for audience in AUDIENCES}
         for record in records.values():
             await store.register(record)

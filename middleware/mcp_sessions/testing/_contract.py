@@ -110,7 +110,7 @@ async def refused(error: type[Exception], *calls: Callable[[], Awaitable[Any]], 
 class Fixtures:
     """The fixtures of the tests; a store's own class overrides `make_store`."""
 
-    leeway = 60  # seconds for which the store keeps what is over, for clocks that disagree
+    leeway = 60  # seconds for which the store keeps expired entries, for clocks that disagree
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -319,7 +319,7 @@ class RecordContract(Fixtures):
     async def test_who_ends_a_session_has_its_lease(self, store: Store, clock: Clock, ends_at: int) -> None:
         """Then it goes to another, with the first reason, as that one may have died; a new revocation moves neither.
 
-        An expired session may still be revoked. It stays ended when that is over, as long as its `on_end` is due.
+        An expired session may still be revoked. It stays ended after its expiry, as long as its `on_end` is due.
         """
         await register(store, session())
         clock.now = ends_at

@@ -54,7 +54,7 @@ SUMS: list[tuple[bytes | None, int, int | None]] = [
     *((b"%d" % (-(2**63) - 1), 1, None), (b"1" * 100, 0, None), (b"1.0", 1, None), (b"1e3", 1, None)),
     *((value, 1, None) for value in (b'"1"', b"null", b"true", b"[1]", b'"a-word"')),
 ]
-"""A value, what is added to it, and their sum, or None where it has none of 64 bits."""
+"""A value, what is added to it, and their sum, or None if it exceeds 64 bits."""
 
 
 @pytest.mark.anyio
@@ -115,7 +115,7 @@ class DataContract(Fixtures):
     async def test_what_is_written_is_read(self, store: Store) -> None:
         """Byte for byte, under its name and session alone; writing None keeps none.
 
-        Names are compared exactly. The empty one and those with NUL are names, too: the middleware keeps its own there.
+        Names are compared exactly. The empty one and those with NUL are names, too: the middleware keeps entries there.
         """
         a, b = namespace(session("a")), namespace(session("b"))
         value = b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}'
@@ -132,9 +132,9 @@ class DataContract(Fixtures):
         assert [await store.read(a, key) for key in ("a", "A")] == [None, value + b"5"]
 
     async def test_a_value_may_have_an_end_of_its_own(self, store: Store, clock: Clock) -> None:
-        """From that moment on there is none. A new value has the end that it is given, or none.
+        """From that moment on the value is gone. A new value has the end that it is given, or none.
 
-        A swap and a sum leave the end as it was; that of a value whose time is over is not taken over.
+        A swap and a sum leave the end as it was; that of an expired value is not taken over.
         """
         place = namespace(session())
         for key in ("swapped", "added", "replaced"):
@@ -222,7 +222,7 @@ class DataContract(Fixtures):
         await refused(DataTooLarge, partial(store.write, place, "d", b"1"))
 
     async def test_a_revoked_sessions_data_can_be_read_and_not_changed(self, store: Store, clock: Clock) -> None:
-        """Until it is purged; whether it was recorded or not. Nor can what is over by more than the leeway."""
+        """Until it is purged, recorded or not. Nor can one that expired longer ago than the leeway."""
         for one in (a := session("a"), session("b")):
             await register(store, a)
             await store.write(place := namespace(one), "k", b"1")
@@ -257,7 +257,7 @@ class DataContract(Fixtures):
         assert await store.read(at_b, "n") is None
 
     async def test_the_data_of_a_principal_s_sessions_has_a_limit_together(self, store: Store) -> None:
-        """Another's has its own; replacing, deleting and ending make room, and what shrinks always fits."""
+        """Each principal has a quota; replacing, deleting and ending make room, and what shrinks fits."""
         size = 400 - VALUE_COST - 1
         for name in "ab":
             await store.write(shelf(name), "k", b"x" * size)
@@ -280,7 +280,7 @@ class DataContract(Fixtures):
         await store.write(shelf("a"), "k", b"x" * size)
 
     async def test_values_that_are_over_make_room(self, store: Store, clock: Clock) -> None:
-        """In the session that changes; one that is over is not counted where it is replaced."""
+        """In the session that changes; an expired value does not count when it is replaced."""
         await store.write(shelf("a"), "old", b"x" * 500, expires_at=START + 10)
         await store.write(shelf("a"), "n", b"1", expires_at=START + 10)
         await refused(PrincipalDataTooLarge, partial(store.write, shelf("a"), "k", b"x" * 700))
