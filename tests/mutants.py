@@ -49,6 +49,7 @@ FILE_TESTS, PLACEHOLDER_TESTS = "test_files.py", "tokens/test_placeholders.py"
 REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
 CHATS = "server/test_conversations.py"
+CARRIED, CARRIED_TESTS = "_dialects/argument.py", "server/test_argument.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "server/test_decide.py", "protocol/test_policy.py", "server/test_limits.py"
@@ -415,6 +416,26 @@ MUTANTS: Final = {
     "conversation-flood-reads": Mutant(
         "_dialects/per_conversation.py", "            used_at[name] = entry.seen_at\n", "", CHATS
     ),
+    "argument-holder": Mutant(
+        CARRIED,
+        "handles.Holder(runtime.audience, request.principal)\n        try:",
+        "handles.Holder(runtime.audience)\n        try:",
+        CARRIED_TESTS,
+    ),
+    "argument-list": Mutant(
+        *(CARRIED, 'carried.handle = None if carried.begins else text or ""', "carried.handle = None", CARRIED_TESTS)
+    ),
+    "argument-error": Mutant(
+        CARRIED, "        if session is None:\n            raise SessionEnded\n", "", CARRIED_TESTS
+    ),
+    "argument-twice": Mutant(
+        "_protocol/tools.py", "        check_level(arguments, found)\n", "        pass\n", CARRIED_TESTS
+    ),
+    "argument-idle": Mutant(CARRIED, " if claims.subject is not None else min(", " if True else min(", CARRIED_TESTS),
+    "argument-hidden": Mutant(
+        *(CARRIED, "carried.handle, carried.has_argument = text, True", "carried.handle = text", CARRIED_TESTS)
+    ),
+    "argument-batch": Mutant(CARRIED, "return has_handle or message", "return message", CARRIED_TESTS),
     "cookie-twice": Mutant(
         "_dialects/cookie.py",
         "if len(values) == 1 else UNREADABLE",

@@ -23,7 +23,17 @@ MAY_IMPORT = {
     "stores": ("_errors", "_files", "_refusals", "_session"),
     "telemetry": ("_errors", "_refusals", "_session", "_protocol"),
     "client": ("_errors", "_files", "_session", "_protocol"),
-    "_dialects": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "_affinity", "_server"),
+    "_dialects": (
+        "_errors",
+        "_refusals",
+        "_session",
+        "_protocol",
+        "_tokens",
+        "stores",
+        "_affinity",
+        "_server",
+        "handles",
+    ),
     "_server": (
         *("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry", "_affinity", "_dialects"),
     ),
@@ -57,7 +67,7 @@ OPTIONAL = {
     "pydantic_core",
     "redis",
 }
-KINDS = {"SESSION", "TRANSPORT", "COOKIE", "USER", "CONVERSATION", "FIELD", "COEXISTING"}
+KINDS = {"SESSION", "TRANSPORT", "COOKIE", "USER", "CONVERSATION", "ARGUMENT", "FIELD", "COEXISTING"}
 THE_LIST = {"Options", "dialects_of"}
 DIALECT = re.compile(r"sep.?1364|\bbridg|cookie.jar", re.IGNORECASE)
 MAX_FILE_LINES = 400

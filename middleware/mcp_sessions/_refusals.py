@@ -121,7 +121,8 @@ REFUSALS: Final[Mapping[str, Reason]] = {
     **_group(
         "ignore a single stale or mistyped id; many are guesses: rate-limit their address in front of the server",
         "token_shape token_size token_header token_algorithm token_signature token_claim token_kind "
-        "state_size state_shape state_seal state_not_an_object state_unreadable bridge_seal unknown event_unknown",
+        "state_size state_shape state_seal state_not_an_object state_unreadable bridge_seal unknown event_unknown "
+        "handle_unknown",
         warn_at=FLOOD_THRESHOLD,
     ),
     **_group(

@@ -13,7 +13,7 @@ from mcp_sessions import CreateRefused, Session, TransportSessions
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.testing import Answer, Call, DialectContract, Held
 from mcp_sessions.testing._contract import Clock
-from mcp_sessions.testing._dialect_peers import Server
+from mcp_sessions.testing._dialect_peers import Client, Server
 
 SESSION_KEY = "io.modelcontextprotocol/session"
 NOT_FOUND = -32043
@@ -142,6 +142,47 @@ class TestPerConversation(Contract):
 
     def carry(self, held: Held, call: Call) -> None:
         call.meta["threadId"] = "the-conversation"
+
+
+class TestArgument(Contract):
+    """The session whose handle the model passes to tools."""
+
+    options: ClassVar[Mapping[str, Any]] = {
+        "transport": TransportSessions(argument="session", header=False, cookie=False)
+    }
+    begins: ClassVar[Call | None] = Call(params={"name": "begin_session", "arguments": {}})
+
+    def held(self, answer: Answer) -> Held:
+        return Held(answer.result["structuredContent"]["session"])
+
+    def carry(self, held: Held, call: Call) -> None:
+        call.params["arguments"]["session"] = held.id
+
+    async def use(self, client: Client, held: Held, tool: str = "whoami") -> Answer:
+        """A model reads results alone: one that has failed stands for "not found"."""
+        answer = await super().use(client, held, tool)
+        has_failed = answer.body != b"" and answer.json.get("result", {}).get("isError", False)
+        return replace(answer, body=b'{"error": {"code": %d}}' % NOT_FOUND) if has_failed else answer
+
+    @pytest.mark.anyio
+    async def test_only_requests_in_session_pass_if_one_is_required(self, server: Server, clock: Clock) -> None:
+        """A call without a handle begins a session."""
+        app = self.worker(server, clock, require={"tools/call"})
+        client, stranger = self.client(app), self.client(app, None)
+        assert (await self.use(client, await self.begin(client))).error_code is None
+        begun = (await stranger.request("tools/call", name="whoami", arguments={})).result
+        assert begun["ref"].startswith("ses_")
+        assert "New session `ses_" in begun["content"][-1]["text"]
+
+    @pytest.mark.anyio
+    async def test_unavailable_store_is_no_missing_session(self, server: Server, clock: Clock) -> None:
+        """The session is created while the store answers."""
+        store = Failing()
+        client = self.client(self.worker(server, clock, store=store))
+        held = await self.begin(client)
+        store.failing = {"look_up", "read"}
+        answer = await self.use(client, held)
+        assert (answer.status, answer.error_code) == (503, -32603)
 
 
 def test_contract_asks_what_clients_hold() -> None:

@@ -82,6 +82,8 @@ async def test_what_a_dialect_leaves_out_changes_nothing() -> None:
     message: Any = None
     silent.extract(request)
     await silent.before_discovery(request)
+    await silent.before_call(request)
+    assert type(silent.change_tools(request)) is Change
     await silent.prepare(request)
     assert silent.wrap(request, silent_app := Server()) is silent_app
     assert [silent.reaches(request), silent.concerns(message), silent.requires(request, None)] == [False] * 3

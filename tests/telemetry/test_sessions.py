@@ -78,6 +78,36 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     assert said(end, "mcp_sessions.reason", "mcp_sessions.duration") == ["expired", 60]
 
 
+class Listing(Server):
+    """A server that lists its tools."""
+
+    async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
+        if message["method"] == "tools/list":
+            return {"result": {"tools": [{"name": name, "inputSchema": {}} for name in ("look", "idle")]}}
+        return await super()._answer(scope, message)
+
+
+async def test_session_that_no_tool_used_is_in_no_span(spans: list[ReadableSpan]) -> None:
+    """One that the model would carry begins when a tool uses it, and its request is named then."""
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        session.state["n"] = 1
+        return []
+
+    async def idle(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return []
+
+    middleware = sessions(Listing(look=look, idle=idle), **{"transport.argument": "session", "transport.header": False})
+    client = Client(middleware, modern=False)
+    await client.tool("idle")
+    assert [span for span in spans if said(span, "session.id") != [None]] == []
+    await client.tool("look")
+    start, call = named(spans, "session start"), named(spans, "tools/call look")
+    assert said(start, "mcp_sessions.kind") == ["argument"]
+    assert said(start, "session.id") == said(call, "session.id") != [None]
+
+
 async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpan]) -> None:
     """Also where another session's request ends it, or none does."""
     clock = Clock()

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 from .._errors import ConfigurationError
+from .._protocol.jsonrpc import TARGETS
 from .._protocol.labels import HOST_CHAIN, correlation_sources
+from .._protocol.methods import CALL
+from .._protocol.policy import DISCOVERY_METHODS, Policy
 from .._server import option_types
 from .._server.option_types import (
     Default,
@@ -24,6 +27,7 @@ from .._server.option_types import (
 from .._server.options import DAY, CoreOptions
 from .._server.runtime import Runtime
 from .._session.keywords import known_keywords
+from .argument import Argument, Beginning
 from .base import Dialect, Dialects
 from .cookie import Cookie
 from .draft import Draft, offered_extensions
@@ -38,6 +42,13 @@ COOKIE_PATH: Final = OptionType(
     validator(
         "a path as clients write it, as in {option}='/tools/mcp'",
         lambda value: isinstance(value, str) and _PATH.fullmatch(value) is not None,
+    ),
+)
+ARGUMENT: Final = OptionType(
+    "a name",
+    validator(
+        "a name of at most 40 letters, digits and underscores, as in {option}='session'",
+        lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", value) is not None,
     ),
 )
 CONVERSATIONS: Final = OptionType(
@@ -70,6 +81,9 @@ class TransportSessions(OptionObject):
     """Whether an authenticated user has one session for each conversation that its host names, as ChatGPT, VS Code and
     Codex do in `_meta`: `True` reads what such hosts send, a list names sources as in `correlate=`. It ends like that
     of a user."""
+    argument: Annotated[str | None, option_types.or_none(ARGUMENT)] = None
+    """The name of one more argument of each tool, in which the model carries a session, as in `argument="session"`: for
+    clients that send nothing, and anonymous callers. The session ends after `idle_timeout`, or a day, without use."""
     lifetime: Lifetime = 30 * DAY  # seconds
     """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
     in the header do not reconnect when it has ended."""
@@ -116,6 +130,8 @@ def dialects_of(runtime: Runtime, summary: str) -> Dialects:
     extensions = offered_extensions(options["wire"].extensions, tracked=runtime.tracked)
     settings = {"required": summary, **dict.fromkeys(extensions, True)}
     further = _checked(options["dialects"])
+    if not further:
+        _check_rules(transport_of(runtime), options["require"])
     return Dialects([*further, Draft(extensions), *_unchanged(runtime)], settings=settings)
 
 
@@ -125,6 +141,9 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     lifetime, leads = as_seconds(transport.lifetime), runtime.options["wire"].era == "auto"
     has_header = transport.header and persistent
     idle, sources = runtime.idle_timeout or DAY, cast("tuple[str, ...]", transport.per_conversation)
+    argument = None if transport.argument is None else Argument(transport.argument, lifetime=lifetime, idle=idle)
+    if argument is not None and persistent:
+        yield argument
     if sources and persistent:
         yield PerConversation(sources, lifetime=lifetime, idle=idle)
     per_user = PerUser(lifetime=lifetime, idle=idle, comes_last=transport.per_user == "fallback")
@@ -141,6 +160,23 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
         yield Cookie(runtime.audience, shared=shared, lifetime=lifetime, leads=leads, path=path)
     if transport.per_user == "fallback" and persistent:
         yield per_user
+    if argument is not None and persistent:
+        yield Beginning(argument)
+
+
+def _check_rules(transport: TransportSessions, require: Any) -> None:
+    """Check that what needs a session can have one: only calls of tools have arguments."""
+    others = transport.header, transport.cookie, transport.bridge, transport.per_user, transport.per_conversation
+    if transport.argument is None or any(others) or callable(require):
+        return
+    requires = Policy(require).requires
+    for method in (*DISCOVERY_METHODS, *TARGETS):
+        if method != CALL and requires(method, lambda: None, False):
+            raise ConfigurationError(
+                f"require= demands a session for {method}, which has no arguments, and clients get sessions by "
+                f"TransportSessions(argument={transport.argument!r}) alone: name tools only, as in "
+                'require={"tools/call"}, or turn on another kind of session'
+            )
 
 
 def _checked(dialects: Any) -> list[Dialect]:

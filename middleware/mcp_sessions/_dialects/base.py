@@ -111,6 +111,9 @@ class Dialect:
     async def before_discovery(self, request: Request) -> None:
         """Refuse a `server/discover`, so that its client falls back to `initialize`; or let it pass."""
 
+    async def before_call(self, request: Request) -> None:
+        """Look at a `tools/call` before `answers` and `find` are asked, and note on the request what they need."""
+
     def reaches(self, request: Request) -> bool:
         """Return whether the client of a handshake creates sessions in this way, so that it is offered no others."""
         return False
@@ -167,6 +170,14 @@ class Dialect:
         """Return what the answer needs: with the session that this dialect opened, or None on a handshake."""
         return ()
 
+    def change_tools(self, request: Request) -> Change:
+        """Return what changes a list of tools, whatever session its request is in."""
+        return Change()
+
+    def result_of(self, request: Request, error: Refusal) -> Mapping[str, Any] | None:
+        """Return a result that a refused request gets in place of the error; None for the error."""
+        return None
+
     async def refuse(self, request: Request, error: Refusal) -> Header | None:
         """Return a header that belongs to the refusal of a request whose session this dialect identified."""
         return None
@@ -185,6 +196,8 @@ class Dialects:
         self.wrap: Final = self._hooks("wrap")
         self.answers: Final = self._hooks("answers")
         self.before_discovery: Final = self._hooks("before_discovery")
+        self.before_call: Final = self._hooks("before_call")
+        self.change_tools: Final = self._hooks("change_tools")
         self.reaches: Final = self._hooks("reaches")
         self.concerns: Final = self._hooks("concerns")
         self.requires: Final = self._hooks("requires")

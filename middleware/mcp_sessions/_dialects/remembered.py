@@ -101,36 +101,42 @@ class Remembered(Dialect):
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session | None:
         """Load the session, or create one; None if the server does not admit the caller, or lists are stable."""
-        principal = request.user_or_warn()
-        if principal is None or not request.attaches:
+        if request.user_or_warn() is None or not request.attaches:
             return None
+        names = self.names(request.runtime.ring(request.runtime.clock()), request, credential)
+        try:
+            return await self.open_named(request, names, enters=True, fail_open=fail_open)
+        except StoreUnavailable as error:
+            self.go_without(error, fail_open=fail_open)
+            return None
+
+    async def open_named(
+        self, request: Request, names: Sequence[str], *, enters: bool, fail_open: bool
+    ) -> Session | None:
+        """Load the session of a key. If there is none, create one if `enters`, and if the server admits the caller."""
         runtime = request.runtime
         now = runtime.clock()
-        ring = runtime.ring(now)
-        names = self.names(ring, request, credential)
-        try:
-            known = await self._find(runtime, names, fail_open=fail_open)
-            is_admitted = known is None and await admits(request)
-            if is_admitted:
-                known = await self._enter(request, names[0])
-            if known is None:
-                return None
-            ends_at = min(known.claims.expires_at, int(now + self._idle))
-            session = make_session(runtime, known.claims, principal, ring, now=now, ends_at=ends_at)
-            session._is_offered, session._forget = True, partial(self.forget, runtime, names, known.claims)
-            load_stored(runtime, session, known.state, known.fault)
-            if not session._has_begun:
-                if not (is_admitted or await admits(request)):
-                    return None
-                await activate(runtime, session, request.scope)
-        except StoreUnavailable as error:
-            if not fail_open:
-                raise
-            _log.warning(
-                "a request goes without the session of its %s: store unavailable (%s)", self.kind, error.reason
-            )
+        known = await self._find(runtime, names, fail_open=fail_open)
+        is_admitted = known is None and enters and await admits(request)
+        if is_admitted:
+            known = await self._enter(request, names[0])
+        if known is None:
             return None
+        ends_at = min(known.claims.expires_at, int(now + self._idle))
+        session = make_session(runtime, known.claims, request.principal, runtime.ring(now), now=now, ends_at=ends_at)
+        session._is_offered, session._forget = True, partial(self.forget, runtime, names, known.claims)
+        load_stored(runtime, session, known.state, known.fault)
+        if not session._has_begun:
+            if not (is_admitted or await admits(request)):
+                return None
+            await activate(runtime, session, request.scope)
         return session
+
+    def go_without(self, error: StoreUnavailable, *, fail_open: bool) -> None:
+        """Let a request go on without its session if `on_store_error` allows that."""
+        if not fail_open:
+            raise error
+        _log.warning("a request goes without the session of its %s: store unavailable (%s)", self.kind, error.reason)
 
     def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state."""
@@ -156,7 +162,8 @@ class Remembered(Dialect):
         if stored is None:
             return None
         entry, now = decode(stored), runtime.clock()
-        claims, idle = entry.claims, self._idle_here(runtime)
+        claims = entry.claims
+        idle = self.idle_here(runtime, claims)
         is_here = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(entry.seen_at, idle))
         found, fault = None, None
         if is_here:
@@ -191,12 +198,12 @@ class Remembered(Dialect):
             if await store.compare_and_swap(place, ENTRY_KEY, stored, entered):
                 runtime.principals.put(name, entered)
                 old = None if stored is None else decode(stored)
-                if old is not None and idle_at(old.seen_at, self._idle_here(runtime)) <= runtime.clock():
+                if old is not None and idle_at(old.seen_at, self.idle_here(runtime, old.claims)) <= runtime.clock():
                     await end_idle(runtime, old.claims)
                 return Known(new)
         raise StoreUnavailable(cause="other workers enter sessions under the same key")
 
-    def _idle_here(self, runtime: Runtime) -> int | None:
+    def idle_here(self, runtime: Runtime, claims: Claims) -> int | None:  # for those who override it
         """Return the seconds after which a session is idle, counted here; None if the store counts them."""
         return None if runtime.tracked else self._idle
 

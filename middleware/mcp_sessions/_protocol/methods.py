@@ -10,6 +10,8 @@ DISCOVER: Final = "server/discover"  # what the modern era has in its place
 PING: Final = "ping"
 CANCELLED: Final = "notifications/cancelled"  # its sender no longer expects an answer to a request
 PROGRESS: Final = "notifications/progress"
+CALL: Final = "tools/call"
+TOOLS: Final = "tools/list"
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 

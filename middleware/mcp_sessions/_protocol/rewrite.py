@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -185,10 +186,10 @@ def without_session(message: Message) -> bytes:
     if named is not None and (rest := _cut(body, named)) is not None:
         return rest
     envelope: dict[str, Any] = last_members(body)
-    params, result = _object_in(envelope, "params"), _object_in(envelope, "result")
-    answers = _object_in(params, "inputResponses")  # of a request that is repeated with what the server asked for
-    parents = [params, result, *(_object_in(answers, name) for name in list(answers))]
-    metas = [_object_in(parent, "_meta") for parent in parents]
+    params, result = object_in(envelope, "params"), object_in(envelope, "result")
+    answers = object_in(params, "inputResponses")  # of a request that is repeated with what the server asked for
+    parents = [params, result, *(object_in(answers, name) for name in list(answers))]
+    metas = [object_in(parent, "_meta") for parent in parents]
     found = [meta.pop(SESSION_KEY) for meta in metas if SESSION_KEY in meta]
     return join(envelope) if found else body
 
@@ -205,7 +206,7 @@ def _cut(body: bytes, named: bytes) -> bytes | None:
     return before + after[1:] if after.startswith(b",") else before.rstrip(SPACE).removesuffix(b",") + after
 
 
-def _object_in(members: dict[str, Any], name: str) -> dict[str, Any]:
+def object_in(members: dict[str, Any], name: str) -> dict[str, Any]:
     """Take apart the object of that name in its place, if there is one; else return an empty one."""
     if not bytes(members.get(name, NULL)).startswith(b"{"):
         return {}
@@ -256,11 +257,13 @@ def request(request_id: bytes, method: str) -> bytes:
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method})
 
 
-def build_probe(message: Message, request_id: bytes, method: str) -> bytes:
-    """Return a question in the name of a message's sender: its envelope without the session, and no params."""
-    meta = message.meta or {}
-    names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]
+def build_probe(
+    message: Message, request_id: bytes, method: str, params: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Return a question in the name of a message's sender: its envelope without the session, and no other params."""
+    sent = message.meta or {}
+    meta = {name: sent[name] for name in sent if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY}
     question: dict[str, Any] = {"jsonrpc": "2.0", "id": Raw(request_id), "method": method}
-    if names:
-        question["params"] = {"_meta": {name: meta[name] for name in names}}
+    if meta or params:
+        question["params"] = {**params, "_meta": meta}
     return join(question)

@@ -29,6 +29,7 @@ _UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode  # which refuses escaped lone surrogates
 _string = msgspec.json.Decoder(str).decode
+_array = msgspec.json.Decoder(list[Raw]).decode
 # As `_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
 _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 _encoder: Final = msgspec.json.Encoder()
@@ -72,6 +73,15 @@ def last_members(
     if any(mark in names for mark in mask.marks):  # a name may be another one than it seems
         raise refusal("lone_surrogate")
     return dict(zip(found, mask.unmask(found.values()), strict=True))
+
+
+def items(text: bytes, wrong: str = NOT_JSONRPC) -> list[Raw]:
+    """Return the items of one array, each the exact slice of the text; refuse another value with `wrong`."""
+    try:
+        return _array(text)
+    except DECODE_ERRORS as error:
+        found, mask = decode_with_surrogates(_array, error, bytes(text), wrong)
+        return mask.unmask(found) if found else []
 
 
 def _small_object(text: bytes) -> dict[str, Raw]:

@@ -8,11 +8,12 @@ token must get 401, never "Session not found", or the client discards its sessio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from secrets import token_hex
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -51,8 +52,14 @@ _SPEAKING: Final = frozenset({*range(200, 300), 400, 404})
 NULL_ID: Final = b"null"  # the id of a probe that has none, such as a DELETE
 
 
-async def send_refusal(request: Request, refusal: Refusal, header: Header | None = None) -> None:
-    """Answer a message whose sender the server has admitted."""
+async def send_refusal(
+    request: Request, refusal: Refusal, header: Header | None = None, result: Mapping[str, Any] | None = None
+) -> None:
+    """Answer a message whose sender the server has admitted: with an error, or with a result that says the same."""
+    if result is not None:
+        request.refusal_body(refusal)  # which records it
+        await respond(request.send, 200, rewrite.result(request.current_message.id or NULL_ID, result))
+        return
     status = refusal.http_status
     if request.current_message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
         status = max(status, 400)
@@ -145,11 +152,15 @@ async def admits(request: Request) -> bool:
 
 async def _ask_to_admit(request: Request) -> ResponseRecorder:
     """Return what the wrapped server answers to the caller's request as `ping` or `server/discover`."""
+    return await ask(request, PING if request.headers.modern_version is None else DISCOVER)
+
+
+async def ask(request: Request, method: str, params: Mapping[str, str] = MappingProxyType({})) -> ResponseRecorder:
+    """Return what the wrapped server answers to another question of the caller's."""
     version, message = request.headers.modern_version, request.current_message
-    method = PING if version is None else DISCOVER
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = message.id or b'"admission-%b"' % token_hex(8).encode()
-    body = rewrite.build_probe(message, request_id, method)
+    body = rewrite.build_probe(message, request_id, method, params)
     question = probe_scope(request.scope, body)
     if version is not None:
         question["headers"].append((b"mcp-method", method.encode()))
@@ -249,6 +260,12 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     def succeeded(self) -> bool:
         """True if the server has answered with a success."""
         return any(rewrite.is_answer(text, self.request_id) for text in self._texts())
+
+    @property
+    def answer(self) -> rewrite.Answer | None:
+        """The success with which the server has answered, or None."""
+        found = (rewrite.answer(text, self.request_id) for text in self._texts())
+        return next(filter(None, found), None)
 
     @property
     def error_code(self) -> bytes | None:

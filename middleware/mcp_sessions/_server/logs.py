@@ -20,7 +20,7 @@ from .._session.claims import Principal
 from .._session.endings import Ending
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_lost, is_unfinished
-from .._session.session import find_session
+from .._session.session import session_in_use
 from ..telemetry._core import START_TRACE, running_hook
 from .observers import Caller, Observer
 from .principal import ReadPrincipal
@@ -70,7 +70,7 @@ def say_once(reason: str, text: str, *values: object) -> None:
 
 def add_session_id(record: logging.LogRecord) -> bool:
     """Add the current session's ref to a record that has none."""
-    if not hasattr(record, SESSION_ID) and (session := running_hook.get() or find_session()) is not None:
+    if not hasattr(record, SESSION_ID) and (session := running_hook.get() or session_in_use()) is not None:
         setattr(record, SESSION_ID, session.ref)
     return True
 

@@ -17,7 +17,7 @@ from .._errors import Refusal, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._protocol.lenient import may_evade
-from .._protocol.methods import CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS
+from .._protocol.methods import CALL, CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS, TOOLS
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.session import Session, shown_variable
@@ -109,11 +109,19 @@ async def read_message(request: Request, rules: Rules) -> None:
         refused = refusal_for("session_header_alone")
     if refused is not None:
         raise refused
-    if (message := request.message) is not None:
-        request.check_principal()
-        if message.method == DISCOVER:
-            for before_discovery in rules.dialects.before_discovery:
-                await before_discovery(request)
+    if request.message is not None:
+        await check_message(request, request.message, rules.dialects)
+
+
+async def check_message(request: Request, message: Message, dialects: Dialects) -> None:
+    """Check that `principal=` names callers, and let dialects refuse a `server/discover`, or look at a `tools/call`."""
+    request.check_principal()
+    if message.method == DISCOVER:
+        for before_discovery in dialects.before_discovery:
+            await before_discovery(request)
+    elif message.method == CALL:
+        for before_call in dialects.before_call:
+            await before_call(request)
 
 
 async def may_be_message(request: Request, rules: Rules) -> bool:
@@ -164,7 +172,10 @@ async def refuse(request: Request, plan: Plan, refused: Refusal, dialects: Diale
         if refused.code == SessionRequired.code and not request.is_own_page:  # which neither of them sees
             explain({MISSING_SESSION_KEY: missing_session(request, request.message, dialects)})
         own = plan.credentials[0].dialect if plan.credentials else None
-        await send_refusal(request, refused, None if own is None else await own.refuse(request, refused))
+        if own is None:
+            await send_refusal(request, refused)
+        else:
+            await send_refusal(request, refused, await own.refuse(request, refused), own.result_of(request, refused))
 
 
 async def reply(request: Request, answers: Answers) -> None:
@@ -226,7 +237,8 @@ def note_use(request: Request, message: Message, attached: Session | None) -> No
     """Report that a session is used, and settle the call that a message cancels."""
     if attached is not None:
         attached._answered = message.kind is not REQUEST
-        request.runtime.observers.used(attached, message)
+        if not attached._is_pending:
+            request.runtime.observers.used(attached, message)
     if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
         ref = None if request.session is None else request.session.ref
         request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
@@ -293,10 +305,13 @@ def stream_response(request: Request, call: Call) -> Response:
 def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Change]:
     """Return what the answer to a request needs, in this order; a handshake may begin a session of any dialect."""
     own = plan.credentials[0].dialect if plan.credentials and plan.action in _ECHOING else None
-    session = request.session if own is not None else None
+    session, changes = request.session if own is not None else None, list[Change]()
     if message.method not in HANDSHAKES:
-        return () if own is None or session is None else own.changes(request, session)
-    changes: list[Change] = [dialects.advertise]
+        changes += () if own is None or session is None else own.changes(request, session)
+        if message.method == TOOLS:
+            changes += [change(request) for change in dialects.change_tools]
+        return changes
+    changes = [dialects.advertise]
     for dialect in reversed(dialects.all):
         changes += dialect.changes(request, session if dialect is own else None)
     return changes
@@ -314,7 +329,8 @@ def missing_session(request: Request, message: Message | None, dialects: Dialect
 def watch(request: Request, plan: Plan, refused: Refusal | None) -> Watching:
     """Let observers watch a request from now on."""
     runtime, message = request.runtime, request.message
-    claims = request.claims if request.session is None else request.session._claims
+    session = request.session
+    claims = request.claims if session is None or session._is_pending else session._claims
     if refused is not None:
         ids = [request.headers.session_id] if message is None else [credential.id for credential in plan.credentials]
         claims = refused_claims(request, refused, *ids)

@@ -30,7 +30,8 @@ TRANSPORT: Final = "transport"  # named in the header, and where a dialect asks 
 COOKIE: Final = "cookie"  # named in a cookie alone
 USER: Final = "user"  # remembered for an authenticated user, whose client sends nothing; no token is of this kind
 CONVERSATION: Final = "conversation"  # remembered for a conversation of a user, which the host names
-REMEMBERED: Final = frozenset({USER, CONVERSATION})
+ARGUMENT: Final = "argument"  # remembered by a handle, which the model passes to tools
+REMEMBERED: Final = frozenset({USER, CONVERSATION, ARGUMENT})
 FIELD: Final = "field"  # named in the field of SEP-1364, and mirrored in the header
 COEXISTING: Final = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 

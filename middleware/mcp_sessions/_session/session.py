@@ -80,7 +80,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def kind(self) -> Kind:
         """What names it: `"session"` (the draft), `"transport"` (the header), `"cookie"`, `"field"` or `"beside"`
-        (SEP-1364); or what the store remembers it by: `"user"` or `"conversation"`.
+        (SEP-1364); or what the store remembers it by: `"user"`, `"conversation"` or `"argument"`.
         """
         return self._claims.kind
 
@@ -167,6 +167,11 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
             await self._forget()
 
     @property
+    def _is_pending(self) -> bool:
+        """Whether it is created only if the application uses it, which it has not done yet."""
+        return False
+
+    @property
     def _has_begun(self) -> bool:
         """Whether an offered session was used before; only then the store has a state for it, if an empty one."""
         state = self._state
@@ -225,6 +230,12 @@ shown_variable: Final[ContextVar[Mapping[str, Any]]] = ContextVar("mcp_session",
 def find_session() -> Session | None:
     """Return the session of the request that is being handled, or None when it has none."""
     return current_both()[0]
+
+
+def session_in_use() -> Session | None:
+    """Return the session of the request that is being handled, unless it is created only if it is used."""
+    session = find_session()
+    return None if session is None or session._is_pending else session
 
 
 def current_correlation() -> Correlation | None:

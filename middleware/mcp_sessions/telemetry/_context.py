@@ -22,7 +22,7 @@ from .._errors import Refusal
 from .._protocol.jsonrpc import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
-from .._session.session import find_session
+from .._session.session import session_in_use
 from ._attributes import MCP_SESSION_ID, SERVERS, SESSION_ID, SOURCE
 from ._core import Hook, running_hook
 
@@ -80,14 +80,14 @@ def session_in(context: Context) -> str | None:
     """Return the session that a new span belongs to, or None; a thread may have nothing but the span above."""
     known: Hook | RequestInfo | None = running_hook.get() or request_info.get()
     if isinstance(known, RequestInfo) and known.serves_connection:
-        session = find_session()  # of the request that the connection's task handles now
+        session = session_in_use()  # of the request that the connection's task handles now
         return known.ref if session is None else session.ref
     if known is not None and known.ref is not None:
         return known.ref
     ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
     if isinstance(ref, str) and _REF.fullmatch(ref):
         return ref
-    session = find_session()
+    session = session_in_use()
     return None if session is None else session.ref
 
 

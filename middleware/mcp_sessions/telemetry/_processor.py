@@ -15,7 +15,7 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.session import current_correlation, find_session
+from .._session.session import current_correlation, session_in_use
 from . import _attributes as names
 from ._context import attributes_on, process_aliases, request_info, session_in, session_names
 from ._core import START_TRACE, Hook, attributes_of, running_hook
@@ -145,7 +145,7 @@ class SessionLogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Name the session and the span on the record, and let it pass."""
-        of, span = running_hook.get() or find_session(), get_current_span().get_span_context()
+        of, span = running_hook.get() or session_in_use(), get_current_span().get_span_context()
         start = getattr(record, START_TRACE, None) or (of.trace if isinstance(of, Hook) else None)
         found = {
             "session": getattr(record, names.SESSION_ID, None if of is None else of.ref),
