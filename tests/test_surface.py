@@ -92,13 +92,12 @@ STAND_INS = {
     "claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
-    Affinity
-    Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
-    EndedSession Facts Fault Found Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter
-    Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Row Refused
-    RequestRefused Roster Rules Seal Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed
-    Snapshot State Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client
-    _Endpoint _Error _Event _Found _Header _Hello _Owner _Pending _Result _Tool
+    Affinity Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended
+    EndedAll EndedSession Ending Facts Fault Found Handle Holder Hook Identity Key Limits ListedSession LiveSession
+    LiveSessionCounter Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record
+    Recorded Refused RequestRefused Roster Row Rules Seal Services SessionCreated SessionDeleted SessionPage
+    SessionToEnd SessionUsed Snapshot State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire
+    _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello _Owner _Pending _Result _Tool
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 
