@@ -42,6 +42,9 @@ class _Before(NamedTuple):
     number: int  # of those values
     value: bytes | None  # the old one
 
+    def __repr__(self) -> str:
+        return "<_Before>"  # tracebacks and error reporters print it
+
     def check_room(self, namespace: Namespace, *new: bytes) -> None:
         """Raise if these have no room, a name and its value; what the statements decide is the same."""
         size = self.size + sum(map(len, new))
