@@ -210,7 +210,7 @@ class Services:
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     on_start: Callable[[], Awaitable[None]]  # called once the application has started, or raises `ConfigurationError`
     has_lifespan: bool = field(default=False, init=False)  # whether one has reached us
-    state: Any = field(default_factory=dict, init=False)  # what the lifespan has given to requests
+    state: Any = field(default_factory=dict, init=False, repr=False)  # what the lifespan has given to requests
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
