@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,12 +15,18 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 from apps import read, reply
-from clients import DEADLINE, Answer, Exchange, Header, by, call, http, user_of
+from clients import DEADLINE, SECRET, Answer, Exchange, Header, by, call, http, lifespan, user_of
 from fleet import Fleet, begun, fleet
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
-from mcp_sessions import Affinity, ConfigurationError, Session
+from mcp_sessions import Affinity, ConfigurationError, Session, TransportSessions, add_sessions
 from mcp_sessions._affinity.incoming import HOP
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # workers reach each other on asyncio only
@@ -632,3 +640,70 @@ async def test_sockets_of_dead_workers_are_removed_by_the_next(tmp_path: Path) -
         dead._lock = None
         async with fleet(tmp_path, 1):
             assert [exists(one.socket_of(one.name)) for one in (dead, alive)] == [False, True]
+
+
+# --- applications that authenticate ------------------------------------------------------------------
+
+
+class Bearer(AuthenticationBackend):
+    """Authenticates who sends a bearer token, as the user of that name, and counts how often."""
+
+    def __init__(self) -> None:
+        self.checked = 0
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
+        self.checked += 1
+        name = conn.headers.get("authorization", "").removeprefix("Bearer ")
+        return (AuthCredentials(), SimpleUser(name)) if name else None
+
+
+@dataclass
+class Application:
+    """A worker with an application that authenticates, where sessions were added to the route of its server."""
+
+    server: Stateful
+    bearer: Bearer
+    app: Starlette
+
+    @classmethod
+    def make(cls, folder: Path, number: int) -> "Application":
+        server, bearer = Stateful(names=f"server-{number}-", version={"protocolVersion": "2025-11-25"}), Bearer()
+        authentication = Middleware(AuthenticationMiddleware, backend=bearer)
+        app = Starlette(routes=[Mount("/api", Starlette(routes=[Route("/mcp", server)]))], middleware=[authentication])
+        transport, store = TransportSessions(bridge=True), f"sqlite:{folder}/sessions.db"
+        add_sessions(app, path="/api/mcp", keys=SECRET, store=store, transport=transport)
+        return cls(server, bearer, app)
+
+    async def call(self, method: str, ours: Header | None, user: str) -> Answer:
+        headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer " + user.encode())]
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}).encode()
+        return await call(self.app, http(path="/api/mcp", headers=[*headers, *([ours] if ours else [])]), body)
+
+
+async def test_the_owner_authenticates_a_forwarded_request(tmp_path: Path) -> None:
+    """It enters outside of all middleware, and only there is its caller known."""
+    async with AsyncExitStack() as stack:
+        workers = [Application.make(tmp_path, number) for number in range(2)]
+        for worker in workers:
+            await stack.enter_async_context(lifespan(worker.app))
+        ours = HEADER, (await workers[0].call("initialize", None, "ann")).headers[HEADER]
+        checked = [worker.bearer.checked for worker in workers]
+        assert (await workers[1].call("tools/call", ours, "ann")).result["content"] == 1
+        assert [worker.bearer.checked for worker in workers] == [checked[0] + 1, checked[1]]
+        assert (await workers[1].call("tools/call", ours, "eve")).status == 404
+
+
+async def test_authentication_outside_keeps_a_session_on_its_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner could not repeat it, and the log names the remedy."""
+    async with fleet(tmp_path, principal=user_of) as workers:
+        ours = await begun(workers)
+        answer = await call(
+            workers.apps[1],
+            {**http(headers=[(b"content-type", b"application/json"), ours]), "user": SimpleUser("ann")},
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}',
+        )
+        assert answer.status == 503
+        assert "use add_sessions(app, ...) with the outermost application" in caplog.text
+        assert len(workers.servers[0].seen) == 1

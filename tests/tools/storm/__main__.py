@@ -52,7 +52,7 @@ class Storm:
 
         with anyio.CancelScope() as scope:
             try:
-                async with _connected(self.url, answer) as session:
+                async with connected(self.url, answer) as session:
                     for turn in itertools.count():
                         if self.is_over:
                             break
@@ -110,7 +110,8 @@ def _is_alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def _connected(url: str, answer: Any) -> Any:
+def connected(url: str, answer: Any) -> Any:
+    """Return the SDK's own client of a server, which answers its questions."""
     mcp = import_module("mcp")
     if hasattr(mcp, "Client"):
         return mcp.Client(url, mode="legacy", elicitation_callback=answer)
@@ -164,6 +165,10 @@ class Workers:
             for place, process in enumerate(self._processes):
                 if process.poll() is not None:
                     self._processes[place] = self._start(self.ports[place])
+
+    @property
+    def processes(self) -> list[int]:
+        return [process.pid for process in self._processes]
 
     def stop(self) -> None:
         for process in self._processes:
