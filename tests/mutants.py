@@ -832,7 +832,7 @@ MUTANTS: Final = {
     "sqlite-schema": Mutant("stores/_sqlite_file.py", "trusted_schema = OFF", "trusted_schema = ON", SQLITE_FILE),
     "sqlite-older-copy": Mutant(
         "stores/_sqlite_file.py",
-        "if found is not None and changes <= self._changes:",
+        "if changes < self._changes:",
         "if False:",
         "stores/test_mishaps.py",
     ),

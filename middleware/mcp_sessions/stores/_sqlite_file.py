@@ -130,9 +130,10 @@ class SQLiteFile:
             limit = self._max_bytes - (0 if frees else self._max_bytes // _RESERVED)
             pages = limit // _pragma(connection, "page_size")
             _pragma(connection, f"max_page_count = {max(1, pages)}")
+            before = connection.total_changes
             with _transaction(connection):
                 result = job(connection)
-                changes = self._counted(connection)
+                changes = self._counted(connection, is_changed=connection.total_changes != before)
             self._changes = changes
             return result
 
@@ -161,19 +162,21 @@ class SQLiteFile:
         _abandoned.extend((self._reader, self._connection))
         self._connection = self._reader = None
 
-    def _counted(self, connection: sqlite3.Connection) -> int:
+    def _counted(self, connection: sqlite3.Connection, *, is_changed: bool) -> int:
         """Count a change, and vouch for no earlier session if this is an older copy of the file."""
-        connection.execute("UPDATE store SET changes = changes + 1")
         found = connection.execute("SELECT changes FROM store").fetchone()
-        changes = 0 if found is None else int(found[0])
-        if found is not None and changes <= self._changes:
+        changes = self._changes if found is None else int(found[0])  # without a row, the tables are repaired
+        if changes < self._changes:
+            is_changed = True
             connection.execute(sql.RAISE_EPOCH, {"epoch": math.floor(self._clock()) + 1})
             logger.warning(
                 "the session store's file %s was replaced by an older copy while it was in use: sessions from before "
                 "are refused, since some of them may have ended; to restore a copy, stop all servers first",
                 self._path,
             )
-        return changes
+        if is_changed:  # otherwise the commit need not wait for the disk
+            connection.execute("UPDATE store SET changes = changes + 1")
+        return changes + is_changed
 
     def _current(self) -> sqlite3.Connection:
         if self._connection is None:
