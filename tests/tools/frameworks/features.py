@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import mcp_types as types
 import pages
 from conformance import server
 from conformance.content import Json, result, text
-from starlette.types import ASGIApp
+from mcp.shared.message import ServerMessageMetadata
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import mcp_sessions
 
@@ -29,12 +32,13 @@ CLIENTS: Final = {
 }
 COLUMNS: Final = {
     "bare": "bare",
+    "bare, in the legacy era": "legacy",
     "wrapped, the server keeps transport sessions": "stateful",
     "wrapped, the server is stateless": "stateless",
 }
 FEATURES: Final = (
-    *("tools", "resources", "prompts", "elicitation"),
-    *("sampling", "progress", "cancellation", "resumption"),
+    *("tools", "resources", "prompts", "elicitation", "multi-round-trip tools", "sampling"),
+    *("roots", "listening", "progress", "cancellation", "resumption"),
 )
 
 
@@ -54,7 +58,36 @@ def bare(*, stateless_http: bool = False) -> ASGIApp:
     async def count(_context: server.Context, _params: Any) -> Json:
         return result(text(str(cancelled)))
 
-    return server.everything(stateless_http=stateless_http, sleep=sleep, cancelled=count)
+    return server.everything(
+        stateless_http=stateless_http, sleep=sleep, cancelled=count, roots=_list_roots, change=_announce
+    )
+
+
+async def _list_roots(context: server.Context, _params: Any) -> Json:
+    """Ask for the client's roots in the legacy era's way."""
+    beside = ServerMessageMetadata(related_request_id=context.request_id)
+    found = await context.session.send_request(types.ListRootsRequest(), types.ListRootsResult, metadata=beside)
+    return result(text(found.model_dump_json()))
+
+
+async def _announce(context: server.Context, _params: Any) -> Json:
+    """Announce other tools in the legacy era's way."""
+    await context.session.send_tool_list_changed()
+    return result(text("announced"))
+
+
+def legacy() -> ASGIApp:
+    """Serve every feature in the legacy era alone."""
+    app = bare()
+
+    async def refuse_discovery(scope: Scope, receive: Receive, send: Send) -> None:
+        if dict(scope.get("headers", ())).get(b"mcp-method") == b"server/discover":
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32601, "message": "Method not found"}}
+            await JSONResponse(error, 404)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return refuse_discovery
 
 
 def wrapped(*, stateless: bool) -> ASGIApp:
@@ -75,8 +108,8 @@ def seen(client: str, factory: str, cache: Path) -> dict[str, bool]:
     with trial.uvicorn("--factory", application, folder=cache, PYTHONPATH=":".join(sys.path)) as url:
         command = [*trial.node_command(cache, "features"), client, url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=trial.DEADLINE, check=True)
-    lines = (line.split() for line in done.stdout.splitlines())
-    return {line[0]: line[1] == "true" for line in lines if line and line[0] in FEATURES}
+    lines = (line.partition(": ") for line in done.stdout.splitlines())
+    return {name: works == "true" for name, _, works in lines if name in FEATURES}
 
 
 def table(cache: Path, versions: dict[str, str]) -> str:

@@ -7,9 +7,10 @@ const answer = () => ({ action: "accept", content: { name: "Ada", username: "Ada
 const clients = {
   async ts() {
     const { Client, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
-    const capabilities = { elicitation: { form: {} }, sampling: {} };
+    const capabilities = { elicitation: { form: {} }, sampling: {}, roots: {} };
     const client = new Client({ name: "features", version: "1" }, { versionNegotiation: { mode: "auto" }, capabilities });
     client.setRequestHandler("elicitation/create", answer);
+    client.setRequestHandler("roots/list", () => ({ roots: [{ uri: "file:///home" }] }));
     const content = { type: "text", text: "Paris" };
     client.setRequestHandler("sampling/createMessage", () => ({ role: "assistant", model: "a model", content }));
     await client.connect(new StreamableHTTPClientTransport(new URL(url)));
@@ -17,7 +18,11 @@ const clients = {
       call: (tool, { signal } = {}) => client.callTool({ name: tool, arguments: { prompt: "?" } }, { signal }),
       read: async () => (await client.readResource({ uri: (await client.listResources()).resources[0].uri })).contents,
       prompt: async () => (await client.getPrompt({ name: "test_simple_prompt" })).messages,
-      elicits: true, samples: true, cancels: true, resumes: true,
+      elicits: true, samples: true, cancels: true, resumes: true, roots: true,
+      listen: async (seen) => {
+        client.setNotificationHandler("notifications/tools/list_changed", seen);
+        await client.listen({ toolsListChanged: true }).catch(() => null);  // the modern era's way
+      },
       progress: (seen) => client.callTool({ name: "test_tool_with_progress", arguments: {} }, { onprogress: seen }),
     };
   },
@@ -72,6 +77,22 @@ const features = {
   resources: client.read && (async () => (await client.read()).length > 0),
   prompts: client.prompt && (async () => (await client.prompt()).length > 0),
   elicitation: client.elicits && (() => asks("test_elicitation", "test_input_required_result_elicitation")),
+  "multi-round-trip tools": client.elicits && (async () => {
+    return /Ada/.test(JSON.stringify(await call("test_input_required_result_multi_round")));
+  }),
+  roots: client.roots && (async () => {
+    for (const tool of ["roots", "test_input_required_result_list_roots"]) {
+      try { if (/file:...home/.test(JSON.stringify(await call(tool)))) return true; } catch { /* the other way */ }
+    }
+    return false;
+  }),
+  listening: client.listen && (async () => {
+    let seen = 0;
+    await client.listen(() => (seen += 1));
+    for (const tool of ["test_trigger_tool_change", "change"]) await call(tool).catch(() => null);
+    await pause(500);
+    return seen > 0;
+  }),
   sampling: client.samples && (() => asks("test_sampling", "test_input_required_result_sampling")),
   progress: client.progress && (async () => { let seen = 0; await client.progress(() => (seen += 1)); return seen > 0; }),
   cancellation: client.cancels && (async () => {
@@ -85,6 +106,6 @@ const features = {
 };
 for (const [feature, works] of Object.entries(features).filter(([, works]) => works)) {
   const tried = Promise.resolve().then(works).catch(() => false);
-  console.log(feature, await Promise.race([tried, pause(8000).then(() => false)]));
+  console.log(`${feature}:`, await Promise.race([tried, pause(8000).then(() => false)]));
 }
 process.exit(0);
