@@ -167,7 +167,7 @@ def served(folder: Path, options: str) -> Iterator[str]:
     """Serve the README's server with more options on its workers within the block, and yield its URL."""
     folder.mkdir()
     [code] = re.findall(r"```python\n(from mcp.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[:1]
-    code = code.replace('store="sqlite:sessions.db"', f'store="sqlite:sessions.db", {options}')
+    code = re.sub(r" +wire=.*\n", f"    {options}\n", code)
     notes = f"\nfrom pathlib import Path\nfrom ways import noted\n\napp = noted(app, Path({str(folder / 'ways')!r}))\n"
     (folder / "server.py").write_text(f"import mcp_sessions\n{code}{notes}", "utf-8")
     paths = os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])
