@@ -499,6 +499,9 @@ MUTANTS: Final = {
     "lost-registration-of-two": Mutant(
         MINTING, "if runtime.on_create is not None or await", "if True or await", "server/test_cookies.py"
     ),
+    "state-json-size": Mutant(
+        "_session/state.py", "if not len(payload) <= limit:", "if False:", "server/test_limits.py"
+    ),
     "look-up-answers": Mutant(
         TOGETHER, "one.found = [next(answers) for _ in one.claims]", "one.found = [*answers]", "stores/test_together.py"
     ),

@@ -49,10 +49,13 @@ class StateError(MCPSessionsError, ValueError):
 
 
 class StateTooLarge(StateError):
-    """The sealed state would take `size` bytes, more than `limit` (`Limits.state_bytes`)."""
+    """The state would take `size` bytes as JSON, more than `limit` (`Limits.state_bytes`)."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"session state would take {size} bytes sealed; the limit is {limit} (Limits.state_bytes)")
+        super().__init__(
+            f"session state would take {size} bytes as JSON; the limit is {limit} (Limits.state_bytes): keep large "
+            "values in session.data"
+        )
         self.size = size
         self.limit = limit
 

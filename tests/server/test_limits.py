@@ -6,13 +6,14 @@ import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import START, Answer, Client, Clock, Header, Incoming, by, call, chunks, http, user_of
+from clients import START, Answer, Client, Clock, Header, Incoming, by, call, chunks, credentials, http, user_of
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from reasons import refused
@@ -20,11 +21,10 @@ from recorded import process_wide
 from starlette.types import Message, Receive
 
 from mcp_sessions import Session
-from mcp_sessions._errors import DataTooLarge
+from mcp_sessions._errors import DataTooLarge, StateTooLarge
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH
 from mcp_sessions._server.body import read_body
-from mcp_sessions._tokens.seal import sealed_size
 from mcp_sessions.events import RequestRefused, SessionEvent
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.telemetry import Inspector, SessionMetrics
@@ -113,12 +113,16 @@ async def named(size: int) -> bool:
     return [fact.reason for fact in heard if isinstance(fact, RequestRefused)] != ["token_size"]
 
 
-async def sealed_state(size: int) -> bool:
-    limit = 2 * sealed_size(len(b'{"text":""}') + 100) - size  # the state stays, and the limit moves the other way
-    client = Client(sessions(Server(), max_state_bytes=limit))
-    with suppress(ValueError):  # which a handler gets
-        await client.tool("remember", session=await client.create(), text="x" * 100)
-        return True
+async def state(size: int, *, modern: bool = True) -> bool:
+    """Whether a state of that many bytes is kept, and comes back."""
+    client = Client(sessions(Server(), max_state_bytes=100), modern=modern)
+    session, header = (await client.create(), []) if modern else (None, [await client.initialize()])
+    text = "x" * (size - len('{"text":""}'))
+    with suppress(StateTooLarge):  # which a handler gets
+        answer = await client.tool("remember", *header, session=session, text=text)
+        held = {**(session or {}), **credentials(answer.session or {})} or None
+        answer = await client.tool("remember", *header, session=held)
+        return bool(answer.result["content"] == {"text": text})
     return False
 
 
@@ -128,7 +132,8 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "max_batch": (within(lambda client, size: client.post([{"jsonrpc": "2.0", "method": "a"}] * size)), MAX_BATCH),
     "max_nesting": (within(nest, max_nesting=20), 20),
     "max_token_bytes": (named, 600),
-    "max_state_bytes": (sealed_state, sealed_size(111)),
+    "max_state_bytes": (state, 100),
+    "max_state_bytes, by header": (partial(state, modern=False), 100),
     "max_value_bytes": (within(lambda client, size: keeps(client, size + 1), max_value_bytes=90), 90),
     "max_data_bytes": (within(keeps, max_data_bytes=90), 90),
     "create_limit": (within(create, create_limit=5), 5),

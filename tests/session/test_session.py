@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -22,6 +23,7 @@ from mcp_sessions._session import claims as module
 from mcp_sessions._session.claims import TYP, Claims, Principal, after_ms, floor_ms, looks_like_session_id, utc
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions._session.state import check_size
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.errors import DataGone, DataNotJSON
 from mcp_sessions.testing import session_for_test
@@ -84,13 +86,8 @@ def test_a_fact_cannot_be_changed_and_has_no_place_for_a_credential_or_a_body(fa
 # --- its state -----------------------------------------------------------------------------------
 
 
-def check(payload: bytes, limit: int = 40) -> None:
-    if len(payload) > limit:
-        raise StateTooLarge(len(payload), limit)
-
-
 def state_of(stored: bytes | None = None) -> State:
-    return State(stored, check=check)
+    return State(stored, check=partial(check_size, limit=40))
 
 
 def test_state_is_sent_back_where_it_was_changed() -> None:
@@ -111,9 +108,8 @@ def test_too_much_is_refused_where_it_is_written() -> None:
     """With size and limit, and the old value stands; growth by `append` is measured when the response leaves."""
     state = state_of()
     state["a"] = [1]
-    with pytest.raises(
-        StateTooLarge, match=r"would take 48 bytes sealed; the limit is 40 \(Limits.state_bytes\)"
-    ) as raised:
+    text = r"would take 48 bytes as JSON; the limit is 40 \(Limits.state_bytes\): keep large values in session.data"
+    with pytest.raises(StateTooLarge, match=text) as raised:
         state["a"] = "x" * 40
     assert (raised.value.size, raised.value.limit, state["a"]) == (48, 40, [1])
     state["a"].extend(range(40))

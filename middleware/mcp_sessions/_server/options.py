@@ -18,6 +18,7 @@ from .._session.claims import MAX_TOKEN_BYTES
 from .._session.events import Listener
 from .._session.keywords import known_keywords
 from .._session.session import EndedSession, Session
+from .._session.state import MAX_BYTES as STATE_BYTES
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from ..telemetry._core import Redact, Spans, Trace, User
@@ -127,8 +128,8 @@ class Limits(OptionObject):
     """Maximum bytes of a session id."""
     token_cache: Annotated[int, option_types.whole(0)] = 10_000
     """Number of verified tokens to cache; 0 caches none."""
-    state_bytes: Whole = 4096
-    """Maximum bytes of a session's sealed state."""
+    state_bytes: Whole = STATE_BYTES
+    """Maximum bytes of `session.state`, as JSON."""
     data_bytes: Whole = MEBIBYTE
     """Maximum bytes of `session.data` in one session."""
     value_bytes: Whole = 64 * KIBIBYTE
@@ -136,6 +137,9 @@ class Limits(OptionObject):
     store_timeout: Duration = 0.25  # seconds
     """Seconds within which the store must answer; after that, the request is refused with HTTP 503. Creating or
     deleting a tracked session takes up to three answers."""
+    write_timeout: Duration = 5  # seconds
+    """Seconds within which a change must be in the file of `sqlite:`, instead of `store_timeout`: a busy disk is no
+    outage. Other stores have no such limit."""
     sessions_per_principal: WholeOrNone = 10_000
     """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. None means no limit."""
     anonymous_sessions: WholeOrNone = 1_000_000

@@ -16,11 +16,10 @@ import anyio
 from starlette.types import ASGIApp
 
 from .. import stores
-from .._errors import StateTooLarge
 from .._protocol.labels import correlation_sources
 from .._session.claims import Claims, Kind
 from .._session.data import Data, DataStore, Namespace
-from .._tokens import seal
+from .._session.state import check_size
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
@@ -59,6 +58,7 @@ class Runtime:
             idle = tracked.silence
         self.options: Final = options
         self.limits: Final = limits
+        self.check_state: Final = partial(check_size, limit=limits.state_bytes)
         self.clock: Final = options["clock"]
         self.lifetime: Final = as_seconds(options["lifetime"])
         self.body_timeout: Final = as_seconds(limits.body_timeout)
@@ -131,7 +131,13 @@ class Runtime:
 
     def _open_store(self, options: CoreOptions) -> None:
         """Make the store, and what ends and counts the sessions in it."""
-        store = stores.make(options["store"], clock=self.clock, timeout=as_seconds(options["limits"].store_timeout))
+        limits = self.limits
+        store = stores.make(
+            options["store"],
+            clock=self.clock,
+            timeout=as_seconds(limits.store_timeout),
+            write_timeout=as_seconds(limits.write_timeout),
+        )
         self.store = store
         metrics = options["telemetry"].metrics
         if metrics is not None and isinstance(store, TimeoutStore):  # a store in memory is never slow
@@ -186,12 +192,6 @@ class Runtime:
         It is the same for all middlewares that were given the same store.
         """
         return None if self._memory is None else f"{self._memory}{os.getpid():08x}"
-
-    def check_state(self, payload: bytes) -> None:
-        """Check that the JSON of a state is small enough to be sealed, or raise `StateTooLarge`."""
-        size, limit = seal.sealed_size(len(payload)), self.limits.state_bytes
-        if size > limit:
-            raise StateTooLarge(size, limit)
 
     async def client_capabilities(self, claims: Claims) -> bytes | None:
         """Return what the client of a session states that it can do, a JSON object, or None."""

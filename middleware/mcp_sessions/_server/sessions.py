@@ -83,7 +83,8 @@ async def open_session(
         raise refusal_for_status(found.status, claims)  # an offered one is recorded at its first use
     if state is not None:
         try:
-            opened = seal.open(verified.ring, state, claims, max_bytes=runtime.limits.state_bytes, now=now)
+            max_bytes = seal.sealed_size(runtime.limits.state_bytes)
+            opened = seal.open(verified.ring, state, claims, max_bytes=max_bytes, now=now)
         except StateUnreadable as error:
             error.ref = claims.ref
             raise

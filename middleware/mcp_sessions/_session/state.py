@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from .._errors import StateClosed, StateNotJSON, StoreUnavailable
+from .._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from . import data
 
+MAX_BYTES: Final = 4096  # as JSON; the default of `Limits.state_bytes`
 _read: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -125,6 +126,12 @@ class Section(MutableMapping[str, Any]):
         values = dict(self._values())
         del values[key]
         self._state[self._name] = values
+
+
+def check_size(payload: bytes, limit: int = MAX_BYTES) -> None:
+    """Check that the JSON of a state is no longer than it may be, or raise `StateTooLarge`."""
+    if not len(payload) <= limit:
+        raise StateTooLarge(len(payload), limit)
 
 
 def encode_state(values: dict[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ from ._base import (
     status_with_idle,
 )
 from ._memory import MemoryStore
-from ._timeout import TimeoutStore
+from ._timeout import WRITE_TIMEOUT, TimeoutStore
 
 if TYPE_CHECKING:
     from ._postgres import PostgresStore
@@ -84,22 +84,25 @@ _REMEDY: Final = (
 
 
 @confidential
-def make(store: object, *, clock: _Clock, timeout: float) -> Store:
+def make(store: object, *, clock: _Clock, timeout: float, write_timeout: float = WRITE_TIMEOUT) -> Store:
     """Return the store that an option names.
 
     Args:
         store: `"memory:"`, `"sqlite:PATH"`, a Redis, Valkey or PostgreSQL URL, or an object that is a store.
         clock: Unix seconds.
         timeout: Seconds within which each call of the store ends; one in this process's memory needs none.
+        write_timeout: Seconds within which a change of a store on this machine's disk ends.
 
     Raises:
         ConfigurationError: It names none, or the object lacks a part of the contract; the message says the remedy.
     """
-    made = _from_name(store, clock, timeout) if isinstance(store, str) else _checked(store)
-    return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
+    made = _from_name(store, clock, timeout, write_timeout) if isinstance(store, str) else _checked(store)
+    if isinstance(made, (MemoryStore, TimeoutStore)):
+        return made
+    return TimeoutStore(made, seconds=timeout, write_seconds=write_timeout)
 
 
-def _from_name(name: str, clock: _Clock, timeout: float) -> Store:
+def _from_name(name: str, clock: _Clock, timeout: float, write_timeout: float) -> Store:
     if name == "memory:":
         return MemoryStore(clock=clock)
     if name.startswith("memory:"):
@@ -111,7 +114,7 @@ def _from_name(name: str, clock: _Clock, timeout: float) -> Store:
             raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
         from ._sqlite import SQLiteStore
 
-        return SQLiteStore(path, clock=clock, busy_timeout=3 * timeout)
+        return SQLiteStore(path, clock=clock, busy_timeout=write_timeout)
     if name.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+")):
         from ._redis import RedisStore
 

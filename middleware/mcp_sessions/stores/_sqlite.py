@@ -78,6 +78,7 @@ class SQLiteStore(SQLStore):
     """
 
     scope: Final = StoreScope.MACHINE
+    writes_to_disk: Final = True
 
     @known_keywords
     def __init__(

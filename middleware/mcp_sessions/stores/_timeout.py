@@ -33,6 +33,8 @@ FACTORS: Final = {
     **dict.fromkeys(("revoke", "register_at_epoch", "register", "copy", "list_sessions", "purge"), 3),
 }
 """By method, how many times `store_timeout` a call may take. No request waits for any other method."""
+WRITES: Final = frozenset(FACTORS) - {"look_up", "read", "list_sessions"}
+WRITE_TIMEOUT: Final = 5.0  # seconds; the default of `Limits.write_timeout`
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MAX_FRESHNESS: Final = 5.0  # seconds
 _MANY: Final = 1_000_000  # calls at once, if a store does not say how many it has connections for
@@ -48,6 +50,7 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
     Args:
         store: The other store. As many calls run at once as it has `connections`, if it says so.
         seconds: For a question, and for a change of data. What may need several answers has three times as long.
+        write_seconds: For a change, if the store `writes_to_disk` of this machine, which other processes may keep busy.
         background_timeout: Seconds for what no request waits for: start, stop, sweeping, and questions from outside.
 
     Attributes:
@@ -59,9 +62,17 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
             `DataTooLarge`, or the reason of a fault) and its seconds as its caller saw them.
     """
 
-    def __init__(self, store: Store, *, seconds: float, background_timeout: float = BACKGROUND_TIMEOUT) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        seconds: float,
+        write_seconds: float = WRITE_TIMEOUT,
+        background_timeout: float = BACKGROUND_TIMEOUT,
+    ) -> None:
         self._store = store
         self._seconds, self._background = seconds, max(seconds, background_timeout)
+        self._write_seconds = write_seconds if _optional_attr(store, "writes_to_disk", False) else 0
         self._was_opened = False
         self._connections = _optional_attr(store, "connections", 0) or _MANY
         self._here: tuple[Loop, anyio.Semaphore] | None = None  # the free connections, as the last event loop sees them
@@ -122,7 +133,8 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
             factor, self._was_opened = (3 if self._was_opened else None), True  # a later one is a request's
         elif (name == "list_sessions" and options.get("subject") is None) or (name == "purge" and len(args) != 1):
             factor = None  # for an operator, or for the sweeper
-        return self._background if factor is None else factor * self._seconds
+        seconds = self._background if factor is None else factor * self._seconds
+        return max(seconds, self._write_seconds) if name in WRITES or options.get("touch") else seconds
 
     async def _answer(self, name: str, seconds: float, *args: Any, **options: Any) -> Any:
         try:

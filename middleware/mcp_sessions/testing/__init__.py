@@ -24,7 +24,7 @@ from .._errors import DataError
 from .._session.claims import AUDIENCE, SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session, shown_variable
-from .._session.state import State, encode_state
+from .._session.state import State, check_size, encode_state
 from ..stores._base import Record
 from ..stores._memory import MemoryStore
 from ..stores._threads import BLOCKS
@@ -73,12 +73,15 @@ def session_for_test(
 
     Raises:
         StateNotJSON: A value of `state` does not survive a round trip through JSON.
+        StateTooLarge: `state` takes more bytes than `Limits.state_bytes` allows by default.
         DataNotJSON: A value of `data` does not.
     """
     now = int(time.time())
     of: dict[str, Any] = {"issuer": AUDIENCE, "audience": AUDIENCE, "jti": secrets.token_urlsafe(16), "client": "test"}
     claims = Claims(kind=SESSION, issued_at=now, expires_at=now + lifetime, **of)
-    held = State(encode_state(dict(state or {})), check=len)
+    stored = encode_state(dict(state or {}))
+    check_size(stored)
+    held = State(stored, check=check_size)
     token = f"{claims.jti}-of-a-test"
     session = Session(_NoServer(), claims, principal, claims.expires_at, held, token)
     for key, value in (data or {}).items():
