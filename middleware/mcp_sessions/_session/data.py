@@ -18,6 +18,7 @@ import msgspec
 
 from .._errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
 from .claims import AUDIENCE
+from .tool_errors import shown_by_tools
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -139,7 +140,7 @@ class Data:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of this name, or the default if it is missing."""
-        kept = await self._store.read(self._namespace, _name(key))
+        kept = await shown_by_tools(self._store.read, self._namespace, _name(key))
         return default if kept is None else decode(kept)
 
     async def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
@@ -159,11 +160,11 @@ class Data:
         now, expires_at = self._clock(), None
         if ttl is not None and (seconds := _seconds(ttl)) < self._namespace.expires_at - now:
             expires_at = now + seconds  # else it ends with the session
-        await self._store.write(self._namespace, name, encoded, expires_at=expires_at)
+        await shown_by_tools(self._store.write, self._namespace, name, encoded, expires_at=expires_at)
 
     async def delete(self, key: str) -> None:
         """Remove a value, if there is one."""
-        await self._store.write(self._namespace, _name(key), None)
+        await shown_by_tools(self._store.write, self._namespace, _name(key), None)
 
     async def update(self, key: str, fn: Callable[[Any], Any], default: Any = None) -> Any:
         """Change a value with a function, without losing parallel updates.
@@ -190,9 +191,11 @@ class Data:
         initial = _encode(name, default)
         async with self._lock((self._namespace.owner, name)):  # else parallel ones of this process spoil each other
             for _ in range(MAX_ROUNDS):
-                old = await self._store.read(self._namespace, name)
+                old = await shown_by_tools(self._store.read, self._namespace, name)
                 value = _result(fn, decode(initial if old is None else old))
-                if await self._store.compare_and_swap(self._namespace, name, old, self._encode(name, value)):
+                if await shown_by_tools(
+                    self._store.compare_and_swap, self._namespace, name, old, self._encode(name, value)
+                ):
                     return value
         raise DataError(
             f"update lost against {MAX_ROUNDS} other changes of this value; count with increment(), or spread over keys"
@@ -208,7 +211,7 @@ class Data:
         is_integer = isinstance(by, int) and not isinstance(by, bool)  # type: ignore[redundant-expr]  # as it came
         if not (is_integer and by in _INTEGERS):
             raise DataNotInteger("increment() takes a signed integer of at most 64 bits")
-        return await self._store.add(self._namespace, name, int(by))
+        return await shown_by_tools(self._store.add, self._namespace, name, int(by))
 
     def _encode(self, name: str, value: Any) -> bytes:
         encoded = _encode(name, value)

@@ -9,6 +9,7 @@ import msgspec
 
 from .._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from . import data
+from .tool_errors import as_tool_error
 
 MAX_BYTES: Final = 4096  # as JSON; the default of `Limits.state_bytes`
 _read: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -36,7 +37,7 @@ class State(MutableMapping[str, Any]):
 
     def _load(self) -> dict[str, Any]:
         if self._fault is not None:
-            raise StoreUnavailable(self._fault)
+            raise as_tool_error(StoreUnavailable(self._fault))
         if self._values is None:
             self._values = _read(b"{}" if self._stored is None else self._stored)
         return self._values
