@@ -210,13 +210,11 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
     if message is not None:
         note_use(request, message, attached)
         await prepare_message(request, message, attached, dialects)
-    if response is not None:
-        response.begin()
     if response is not None or request.outgoing is not request.body:
         request.prepare_headers(wants_whole=response is not None and not response.passes_body)
     shown = shown_variable.set(expose_session(request, message, attached, dialects))
     try:
-        send = signing_send(request) if response is None else response.send
+        send = signing_send(request) if response is None else response.begin()
         await request.app(request.scope, request.receive_body, send)
     except Exception as error:
         if attached is not None:

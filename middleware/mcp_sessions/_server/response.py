@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
 from .._protocol import rewrite
 from .._protocol.bodies import EventBody, JSONBody
@@ -59,10 +59,11 @@ class Response(EndableResponse, eq=False):
     session_id: str | None = None  # that the headers name
     new_session: Session | None = None  # that the headers name, if it was created with the answer
 
-    def begin(self) -> None:
-        """End it with its session from now on."""
+    def begin(self) -> Send:
+        """End it with its session from now on, and return what takes the events of the application."""
         if self.call is not None:
             self.request.runtime.streams.add(self.call, self)
+        return self.send
 
     async def send(self, event: ASGIMessage) -> None:
         """Take one event of the application."""
