@@ -193,7 +193,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     if not has_no_other_members(body, found) or found.id == 0:
         return _message(body)
     params = found.params or NO_PARAMS
-    session = None if params.meta is None else params.meta.named
+    session = None if params.meta is None or params.meta.session is UNSET else bytes(params.meta.session)
     if found.id is UNSET:
         return Message(body, NOTIFICATION, found.method, None, session, params)
     return Message(body, REQUEST, found.method, join(found.id), session, params)

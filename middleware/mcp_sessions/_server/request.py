@@ -228,7 +228,8 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
         shown_variable.reset(shown)
         if attached is not None and request.current_message.method == INITIALIZE:  # whose scope FastMCP's task keeps
             set_scope_session(request.scope, None)
-        close_session(response, request.session)
+        if response is not None or request.session is not None:
+            close_session(response, request.session)
 
 
 def note_use(request: Request, message: Message, attached: Session | None) -> None:
