@@ -29,7 +29,7 @@ from .servers import ERAS, FASTMCP, FRAMEWORKS, KEYS, TOKENS, Cell, bearer, conn
 # --- the page ------------------------------------------------------------------------------------
 
 PAGE = (DOCS / "integrations.md").read_text("utf-8")
-DEPENDING, RESOLVING, FOR_FASTMCP = blocks(PAGE)
+DEPENDING, RESOLVING, FOR_FASTMCP, *_ = blocks(PAGE)
 
 
 @pytest.fixture(autouse=True)
