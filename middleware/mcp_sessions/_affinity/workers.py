@@ -8,7 +8,6 @@ The folder is known by a random id, because two containers may share a store wit
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import secrets
@@ -22,6 +21,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+with suppress(ImportError):  # on Windows, where affinity is off
+    import fcntl
 
 from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import ref_of

@@ -96,7 +96,7 @@ class Runtime:
             state: Returns the `state` of the lifespan.
         """
         affinity = self.options["affinity"]
-        if not isinstance(affinity, Affinity) or self.store.scope is StoreScope.PROCESS:
+        if not isinstance(affinity, Affinity) or self.store.scope is StoreScope.PROCESS or os.name != "posix":
             return
         from .._affinity.affinity import WorkerAffinity
 
