@@ -54,6 +54,7 @@ SERVERS = {
         "transport=mcp_sessions.TransportSessions(per_user=True), "
         'principal=lambda scope: scope["query_string"].decode() or None'
     ),
+    "argument": 'transport=mcp_sessions.TransportSessions(argument="session", header=False, cookie=False)',
     "per conversation": (
         "transport=mcp_sessions.TransportSessions(per_conversation=True), "
         'principal=lambda scope: scope["query_string"].decode() or None'
@@ -70,6 +71,7 @@ WAYS: Final = {
     "cookie": "by cookie",
     "user": "the user's",
     "conversation": "the conversation's",
+    "argument": "by argument",
 }
 """How a session of a kind is found."""
 ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
