@@ -27,7 +27,7 @@ from mcp_sessions.testing._contract import (
 from mcp_sessions.testing._store_contract import shelf
 
 
-async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
+async def test_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     """A delete that cannot be kept fails loudly; one that is already kept, and one after room was made, succeed."""
     store = MemoryStore(max_entries=2, clock=clock)
     a, b, c = session("a", expires_at=START + 1), session("b", expires_at=START + 9 * HOUR), session("c")
@@ -42,7 +42,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     assert len(store._audiences[AUDIENCE].ended) == 2
 
 
-async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_number_of_recorded_sessions_is_limited(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """One more is refused, which is logged with the limit, once; a finished one makes room."""
     store = MemoryStore(max_sessions=3, clock=clock)
     a, b, c, d = session("a"), session("b", subject=BOB), session("c"), session("d")
@@ -59,7 +59,7 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock, caplog: p
     assert await listed(store) == [Record.of(d)]
 
 
-async def test_anonymous_sessions_leave_room_for_those_with_a_principal(clock: Clock) -> None:
+async def test_anonymous_sessions_leave_room_for_others(clock: Clock) -> None:
     """A tenth of the records, and a quarter of the data."""
     store = MemoryStore(max_sessions=20, max_data_bytes=1000, clock=clock)
     first, *others, last = (Record.of(session(f"{n}", subject=None)) for n in range(19))
@@ -77,7 +77,7 @@ async def test_anonymous_sessions_leave_room_for_those_with_a_principal(clock: C
     await store.write(shelf("b", BOB), "k", b"x")
 
 
-async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
+async def test_full_store_ends_no_idle_session(clock: Clock) -> None:
     """Its end could not be kept, so it is given to nobody; with room, it is."""
     store = MemoryStore(max_entries=1, clock=clock)
     await register(store, session("a"))
@@ -89,7 +89,7 @@ async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     assert await claim(store, idle_timeout=60) == [Ended(Record.of(session("a")), "expired")]
 
 
-async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
+async def test_clock_that_goes_back_undoes_no_use(clock: Clock) -> None:
     """The latest use counts."""
     store = MemoryStore(clock=clock)
     await register(store, session())
@@ -98,7 +98,7 @@ async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
         assert await touch_in(store, session(), idle_timeout=59) is SessionStatus.LIVE
 
 
-async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
+async def test_removed_data_makes_room(clock: Clock) -> None:
     """Deleted, over, or of a session that was purged: all of it is counted back, however often."""
     store = MemoryStore(max_data_bytes=VALUE_COST + 10, clock=clock)
     one, other = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
@@ -116,7 +116,7 @@ async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
         await store.write(one, "longer", None)
 
 
-async def test_a_refused_value_takes_no_room(clock: Clock) -> None:
+async def test_refused_value_takes_no_room(clock: Clock) -> None:
     """Neither where it is too large for its session, nor where it is for the store."""
     store = MemoryStore(max_data_bytes=2 * (VALUE_COST + 10), clock=clock)
     one, other = (Namespace(session(name).ref, LATER, 20) for name in "ab")
@@ -130,7 +130,7 @@ async def test_a_refused_value_takes_no_room(clock: Clock) -> None:
     assert await store.read(one, "k") == b"123456789"
 
 
-async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clock) -> None:
+async def test_moved_cut_off_takes_room_once(clock: Clock) -> None:
     """Those of others stay when it goes, also those of the same minute."""
     store = MemoryStore(max_entries=2, clock=clock)
     for until in (START + 10, START + 20, START + 20):
@@ -144,7 +144,7 @@ async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clo
     assert await status_in(store, session()) is SessionStatus.LIVE
 
 
-async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock) -> None:
+async def test_session_is_claimed_once_in_a_call(clock: Clock) -> None:
     """And again by the next."""
     store = MemoryStore(clock=clock)
     await register(store, session())
@@ -153,7 +153,7 @@ async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock
         assert await claim(store, lease=0) == [Ended(Record.of(session()), "expired")]
 
 
-async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None:
+async def test_purged_sessions_leave_nothing_behind(clock: Clock) -> None:
     """What was removed before its moment does not pile up until then."""
     store = MemoryStore(clock=clock)
     for n in range(3000):
@@ -165,7 +165,7 @@ async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None
     assert len(await claim(store)) == 1
 
 
-async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time(clock: Clock) -> None:
+async def test_expired_data_is_removed_in_slices(clock: Clock) -> None:
     """Each change drops some, until all are gone."""
     store = MemoryStore(clock=clock)
     for n in range(SLICE + 1):
@@ -177,7 +177,7 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-async def test_clients_that_never_end_their_sessions_leave_nothing(clock: Clock, tracked: bool) -> None:
+async def test_abandoned_sessions_leave_nothing_behind(clock: Clock, tracked: bool) -> None:
     """What a session is stands in its token, so nothing is kept by default; a tracked one goes after a silent day."""
     store = MemoryStore(clock=clock)
     app = sessions(Server(), clock=clock, store=store, tracked=tracked)

@@ -225,7 +225,7 @@ async def test_store_opens_again_after_it_was_closed(place: Place) -> None:
     await store.close()
 
 
-def test_a_client_that_would_change_what_is_read_is_refused() -> None:
+def test_client_that_decodes_or_reads_from_replicas_is_refused() -> None:
     """Text in place of bytes, or a replica's past in place of the present."""
     for client in (Redis(decode_responses=True), "redis+cluster://localhost?decode_responses=True"):
         with pytest.raises(ConfigurationError, match="remove decode_responses=True"):
@@ -238,7 +238,7 @@ def test_a_client_that_would_change_what_is_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [Redis, RedisCluster])
-async def test_a_client_of_the_user_is_used_and_left_open(kind: Any) -> None:
+async def test_client_object_is_used_and_left_open(kind: Any) -> None:
     """Without its retries: an increment must not be sent twice."""
     place = redis_servers.shared() if kind is Redis else redis_servers.shared_cluster()
     client = kind(host=HOST, port=place.port)
@@ -250,7 +250,7 @@ async def test_a_client_of_the_user_is_used_and_left_open(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "app"])
-async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_password_and_database_come_from_the_url(user: str, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong password is reported at startup, and later in the log; never the password itself."""
     with serving(requirepass=PASSWORD, user=f"app on >{PASSWORD} ~* +@all") as own:
         address = f"{HOST}:{own.port}"
@@ -267,7 +267,7 @@ async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplo
     assert PASSWORD not in caplog.text
 
 
-async def test_a_unix_socket_and_tls_are_ways_too(tmp_path: Path) -> None:
+async def test_connects_over_unix_socket_and_tls(tmp_path: Path) -> None:
     """TLS with a cluster, too; a server without a trusted certificate is out of reach."""
     with serving(unixsocket=tmp_path / "socket") as own:
         async with opened(f"unix://{tmp_path}/socket") as store:
@@ -282,9 +282,7 @@ async def test_a_unix_socket_and_tls_are_ways_too(tmp_path: Path) -> None:
             assert await revoke(store, session())
 
 
-async def test_sentinels_name_the_server_and_get_the_credentials_of_the_url(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sentinels_name_the_server(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     """A name that they do not know is a fault with a place and a cause."""
     with watching(server) as sentinel:
         assert "u:p" not in RedisStore(f"redis+sentinel://u:p@{HOST}:{sentinel.port},{HOST}:1/sessions").location
@@ -298,7 +296,7 @@ async def test_sentinels_name_the_server_and_get_the_credentials_of_the_url(
     assert caplog.text.count(f"Redis 'strange' of the Sentinels {HOST}:{sentinel.port}, database 0") == 1
 
 
-async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
+async def test_documented_rights_are_enough(place: Place) -> None:
     """Those that the documentation shows."""
     shown = (ROOT / "docs/stores.md").read_text("utf-8").partition("ACL SETUSER app")[2].partition("Without")[0]
     rights = re.findall(r"[+~][-+\w|:*{}]+", shown)
@@ -325,7 +323,7 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         await store.purge(one.ref)
 
 
-async def test_user_without_the_right_to_ask_for_the_time_goes_by_its_own_clock(place: Place) -> None:
+async def test_without_the_right_to_time_own_clock_counts(place: Place) -> None:
     """Of earlier instructions; two workers whose clocks differ may then disagree."""
     shown = (ROOT / "docs/stores.md").read_text("utf-8").partition("ACL SETUSER app")[2].partition("Without")[0]
     rights = [right for right in re.findall(r"[+~][-+\w|:*{}]+", shown) if right != "+time"]
@@ -350,7 +348,7 @@ async def cause(url: str) -> str:
     return caught.value.cause
 
 
-async def test_a_fault_is_logged_with_its_cause() -> None:
+async def test_fault_is_logged_with_its_cause() -> None:
     """The host's name; a closed port."""
     assert await cause("redis://no-such-host.invalid") == "its host name is unknown; check the address in the URL"
     assert (await cause(f"redis://{HOST}:1")).startswith("Connection refused; check that it runs")
@@ -387,7 +385,7 @@ async def test_what_can_never_work_fails_at_startup() -> None:
             await store.close()
 
 
-async def test_node_of_a_cluster_is_refused_as_a_server_of_its_own() -> None:
+async def test_cluster_node_is_refused_as_a_single_server() -> None:
     """It answers for the keys of its own slots only, which those of the store need not be."""
     with serving(cluster_enabled="yes") as one, serving(cluster_enabled="yes") as other:
         one.command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
@@ -427,7 +425,7 @@ def test_each_fault_has_a_reason_and_a_remedy(error: Exception, reason: str, wor
     assert words in fault.cause
 
 
-async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> None:
+async def test_cluster_is_found_again_after_an_outage(clock: Clock) -> None:
     """A node that has just started waits for the other nodes. This one keeps no file, which is noticed."""
     with serving(cluster=True) as own:
         one = session(issued_at=START)
@@ -447,7 +445,7 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> 
             await late.close()
 
 
-async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
+async def test_many_first_requests_open_the_store_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     prefix = f"{uuid4().hex}:"
     store = TimeoutStore(RedisStore(place.url, prefix=prefix, clock=Clock(), connections=2), seconds=LONG)
@@ -465,7 +463,7 @@ def frozen(server: Server) -> Iterator[None]:
         server.resume()
 
 
-async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> None:
+async def test_hanging_server_costs_each_call_its_timeout(place: Place) -> None:
     """Not the driver's seven seconds of retries; waiting for a connection counts as well."""
     async with opened(place.url, timeout=0.25, connections=1) as store:
         assert await revoke(store, session())
@@ -480,9 +478,7 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
         assert status is ENDED
 
 
-async def test_server_that_hangs_while_it_is_opened_costs_a_bounded_time(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_opening_a_hanging_server_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening goes on when a request gives up, but not for ever."""
     monkeypatch.setattr("mcp_sessions.stores._redis._OPEN_TIMEOUT", 0.1)
     store = RedisStore(server.url, timeout=LONG)
@@ -497,7 +493,7 @@ async def waiting(server: Server) -> None:
     await until(lambda: b"flags=b " in server.command("CLIENT", "LIST"))
 
 
-async def test_only_what_may_be_done_twice_is_tried_again_when_a_connection_breaks(place: Place) -> None:
+async def test_only_repeatable_calls_are_sent_again(place: Place) -> None:
     """A revocation is, and knows itself again. An increment may have been made: its outcome is unknown."""
     server = place.server
 
@@ -520,7 +516,7 @@ async def test_only_what_may_be_done_twice_is_tried_again_when_a_connection_brea
         assert await store.add(shelf(), "key", 1) == total + 1
 
 
-async def test_a_caller_that_gives_up_leaves_no_reply_for_the_next(place: Place) -> None:
+async def test_cancelled_call_leaves_no_reply_behind(place: Place) -> None:
     """A cancelled call's answer must not be taken for another call's; the connections that are unused stay open."""
     async with opened(place.url) as store:
         await store.write(shelf("a"), "key", b"1")
@@ -541,7 +537,7 @@ async def test_a_caller_that_gives_up_leaves_no_reply_for_the_next(place: Place)
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> None:
+async def test_closing_ends_running_calls(place: Place, before: bool) -> None:
     """A server that hangs does not keep a worker from stopping; its callers are not cancelled."""
     store = RedisStore(place.url, timeout=1)
     for _ in range(before):
@@ -554,7 +550,7 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
             await asyncio.wait_for(task, LONG)
 
 
-async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place: Place) -> None:
+async def test_full_server_refuses_and_forgets_nothing(place: Place) -> None:
     """What cannot be kept is refused; reading and removing go on."""
     async with opened(place.url) as store:
         one, two = session(), session("two")
@@ -572,7 +568,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
         assert await revoke(store, two)
 
 
-async def test_a_replica_is_not_believed(server: Server) -> None:
+async def test_replica_is_refused(server: Server) -> None:
     """It would answer from the past; also where a server becomes one while it is used."""
     async with opened(server.url) as store:
         with serving() as other:
@@ -595,7 +591,7 @@ def offset(server: Server) -> int:
     return int(re.findall(rb"_repl_offset:(\d+)", server.command("INFO", "replication"))[0])
 
 
-async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
+async def test_cluster_is_followed_through_a_failover() -> None:
     """A replica is asked for the layout alone; when it takes over, it is followed."""
     quick: dict[str, Any] = {"cluster_node_timeout": 1000, "repl_diskless_sync_delay": 0}
     with serving(cluster=True, **quick) as first, serving(cluster_enabled="yes", **quick) as second:
@@ -614,7 +610,7 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
             assert await revoke(store, two)
 
 
-async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place) -> None:
+async def test_forgotten_scripts_are_sent_again(place: Place) -> None:
     """As after a restart, a failover, or an upgrade of this package."""
     async with opened(place.url) as store:
         await store.register(Record.of(session()))
@@ -625,7 +621,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place)
             assert await store.add(shelf(), "key", 1) == total
 
 
-async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
+async def test_claimed_sessions_are_returned_despite_a_later_fault(
     store: RedisStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or its `on_end` would wait for the lease to run out."""
@@ -651,7 +647,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
 # --- data and lists ------------------------------------------------------------------------------
 
 
-async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisStore, clock: Clock) -> None:
+async def test_expired_record_leaves_the_lists(store: RedisStore, clock: Clock) -> None:
     """It outlives its session by a week, for a sweeper; no sweep runs its `on_end` after that."""
     shared, keys = redis_servers.shared(), store._keys
     await store.register(Record.of(session()))
@@ -663,7 +659,7 @@ async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisSto
     assert shared.command("EXISTS", keys.index, keys("due", AUDIENCE)) == 0
 
 
-async def test_a_lease_that_outlives_the_idle_timeout_is_looked_at_once(store: RedisStore) -> None:
+async def test_lease_longer_than_idle_timeout_is_looked_at_once(store: RedisStore) -> None:
     """A sweep looks at what was recorded under a longer timeout, and ends."""
     await store.register(Record.of(session()))
     await store.revoke(Record.of(session()), reason="deleted", lease=50)
@@ -671,7 +667,7 @@ async def test_a_lease_that_outlives_the_idle_timeout_is_looked_at_once(store: R
     assert await asyncio.wait_for(sweep, LONG) == []
 
 
-async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
+async def test_page_does_not_read_sessions_that_were_cut_off(server: Server) -> None:
     """Nor what began before Redis may have lost something: else a page takes as long as all that waits to be purged."""
 
     def read() -> int:
@@ -691,7 +687,7 @@ async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
         assert read() - before <= 60
 
 
-async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
+async def test_redis_deletes_every_key_in_the_end(store: RedisStore) -> None:
     """Redis deletes every key but the epoch after a time, even if no worker does."""
     one, shared = session(), redis_servers.shared()
     await store.register(Record.of(one))

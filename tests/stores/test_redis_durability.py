@@ -71,7 +71,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- what is noticed -----------------------------------------------------------------------------
 
 
-async def test_a_clock_that_steps_back_takes_the_epoch_nowhere(clock: Clock) -> None:
+async def test_epoch_never_moves_back(clock: Clock) -> None:
     """What was unknown before the loss stays so after it: it may have ended."""
     clock.now -= 50
     old = claims("old", clock)
@@ -114,7 +114,7 @@ async def test_killed_server_keeps_what_is_in_its_file(
     assert warnings(caplog) == [LOST.partition(";")[0]] * 2 * (not keeps)
 
 
-async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Clock) -> None:
+async def test_loading_server_has_lost_nothing(clock: Clock) -> None:
     """What it reports of itself meanwhile is not believed: a session lives on, and a deleted one does not."""
     with serving(**KEEPS) as server:
         async with opened(server, clock) as store:
@@ -154,7 +154,7 @@ FORGETS, EVICTS, LATE, UNSURE = (
         ({"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"}, [FORGETS, EVICTS]),
     ],
 )
-async def test_a_redis_that_may_forget_is_named_at_start(
+async def test_server_that_may_lose_changes_is_reported(
     clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any], problems: list[str]
 ) -> None:
     """With the remedy, once for each worker; or it is refused, or ignored."""
@@ -176,7 +176,7 @@ async def test_a_redis_that_may_forget_is_named_at_start(
 
 
 @pytest.mark.parametrize("durability", ["warn", "refuse", "ignore"])
-async def test_a_server_that_may_not_be_asked_is_a_risk(
+async def test_missing_right_to_info_is_reported(
     durability: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning names the rights that are missing, once; who wants to be certain is refused until they are given."""

@@ -187,7 +187,7 @@ class Store(DataStore, Protocol):
             record: The session; what is recorded stays as it is.
             reason: For `on_end`.
             lease: Seconds that the caller has to run `on_end` and to call `purge`, after which `claim_ended` gives the
-                recorded session to another. None where there is no `on_end`: its record and data are deleted now.
+                recorded session to another. None if there is no `on_end`: its record and data are deleted now.
 
         Returns:
             Whether this call ended it; False if it had been revoked by name before.
@@ -315,7 +315,7 @@ INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
 def checked_add(value: bytes | None, by: int) -> int:
-    """Return the sum of a value, as JSON or None for 0, and a number; `DataNotInteger` where it takes over 64 bits."""
+    """Return the sum of a value, as JSON or None for 0, and a number; `DataNotInteger` if it takes over 64 bits."""
     if value is not None and _INTEGER.fullmatch(value) is None:
         raise DataNotInteger("increment needs a value that is a whole number")
     before = 0 if value is None else int(value)
@@ -335,7 +335,7 @@ def entry_size(key: str, value: bytes) -> int:
 
 
 def check_principal(namespace: Namespace, before: int, more: int) -> None:
-    """Raise `PrincipalDataTooLarge` where the data of an account, `Namespace.account`, would grow over its limit."""
+    """Raise `PrincipalDataTooLarge` if the data of an account, `Namespace.account`, would grow over its limit."""
     limit = namespace.max_subject_bytes
     if limit is not None and more > 0 and before + more > limit:
         whose, option = ("this principal's sessions", "data_bytes_per_principal")
@@ -347,12 +347,12 @@ def check_principal(namespace: Namespace, before: int, more: int) -> None:
 
 
 def check_size(namespace: Namespace, size: int) -> None:
-    """Raise `DataTooLarge` where a session's data would take more bytes than it may."""
+    """Raise `DataTooLarge` if a session's data would take more bytes than it may."""
     if size > namespace.max_bytes:
         raise DataTooLarge(f"session data would take {size} bytes; the limit is {namespace.max_bytes}")
 
 
 def check_changeable(namespace: Namespace, now: float, leeway: float, *, has_ended: bool) -> None:
-    """Raise `DataGone` where a session was ended, or is over by more than the leeway."""
+    """Raise `DataGone` if a session was ended, or has expired by more than the leeway."""
     if has_ended or namespace.expires_at + leeway <= now:
         raise DataGone("the session has ended; its data can no longer be changed")

@@ -192,11 +192,11 @@ class RedisStore:
         return found
 
     def _ttl(self, until: float, *, recorded: bool = False) -> int:
-        """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
+        """Return for how many seconds Redis keeps what belongs to a session: at least one, or it deletes it at once."""
         return max(1, math.ceil(until + self._leeway - self._server_clock() + (_KEPT if recorded else 0)))
 
     def _data_time(self) -> float:
-        """Return when a value is over: neither this worker's clock nor the server's may end it early."""
+        """Return the time by which values expire: neither this worker's clock nor the server's may end one early."""
         return min(self._clock(), self._server_clock())
 
     async def register_at_epoch(self, claims: Claims) -> None:
@@ -381,7 +381,7 @@ class RedisStore:
         await self._change(data.WRITE, target, "", *items)
 
     async def _change(self, script: Script, namespace: Namespace, *args: Word) -> list[Any]:
-        """Change data, never twice: a first time may have succeeded, and be followed by another's change."""
+        """Change data, and never repeat that: the change may have been made, and another worker's may have followed."""
         client, keys = await self._opened(), self._keys
         owner, until = namespace.owner, namespace.expires_at
         found: list[Any] = [b"gone"]

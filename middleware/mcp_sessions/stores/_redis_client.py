@@ -246,10 +246,10 @@ class ClusterClient(StandaloneClient):
         return {"target_nodes": self._redis.get_node_from_key(key)}
 
     async def _drop_connections(self) -> None:
-        """Close all connections, and ask for the layout anew: of the nodes, and at the first address."""
+        """Close all connections, and ask the known nodes and the first address for the layout again."""
         with suppress(Exception):
             await self._redis.aclose()
-        # Where all nodes have moved, and with drivers that forget a node that failed, the first address still counts.
+        # All nodes may have moved, and some versions of the driver forget a node that failed.
         nodes = self._redis.nodes_manager.startup_nodes
         nodes.update({name: node for name, node in self._first.items() if name not in nodes})
 

@@ -8,8 +8,8 @@ from .._errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from ._base import VALUE_COST
 from ._redis_scripts import COUNT_USAGE, KEEP, Script
 
-# A change takes a list of names with values, or nothing, and when these are over, or nothing. What needs memory is
-# written first: a full Redis refuses only a script that has not written yet.
+# A change takes a list of names, each with a value and when it expires, or nothing. What needs memory is written first,
+# since a full Redis refuses only a script that has not written yet.
 _DATA: Final = (
     f"local VALUE_COST = {VALUE_COST}"
     + KEEP
@@ -21,10 +21,10 @@ local is_counted, account, limit, name = ARGV[6] ~= '', ARGV[7], tonumber(ARGV[8
 if redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 then return {'gone'} end
 if not is_counted then account, limit = redis.call('HGET', session, '$'), nil end
 
-local function is_over(moment) return moment and not (now < tonumber(moment)) end
+local function has_expired(moment) return moment and not (now < tonumber(moment)) end
 local function live()
   local r = redis.call('HMGET', session, ':' .. name, '=' .. name)
-  if is_over(r[2]) then return '', '' end
+  if has_expired(r[2]) then return '', '' end
   return r[1] or '', r[2] or ''
 end
 local function sizes_with(items)
@@ -43,7 +43,7 @@ local function sweep()
     uncount(usage, sizes, entry)
   end
 end
-local function count_anew(before, after)
+local function count_again(before, after)
   uncount(usage, sizes, string.format('%s %d %s', ref, before, account))
   if after > 0 then
     local ends = now + redis.call('TTL', session)
@@ -67,7 +67,7 @@ local function apply(items)
   if count == 0 then redis.call('HDEL', session, '#', 'n', '$')
   else redis.call('HSET', session, '#', bytes, 'n', count) end
   keep(session, redis.call('HEXISTS', session, 'm') == 1 and kept or ttl)
-  if account then count_anew(before, after) end
+  if account then count_again(before, after) end
 end
 local function excess(items)
   local bytes, _, before, after = sizes_with(items)
@@ -76,11 +76,12 @@ local function excess(items)
   if limit and after > before and all + after - before > limit then return 'crowded', all, after - before end
 end
 local function make_room()
-  local all, over = redis.call('HGETALL', session), {}
+  local all, expired = redis.call('HGETALL', session), {}
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == '=' and is_over(all[i + 1]) then over[#over + 1] = {string.sub(all[i], 2), ''} end
+    local kind, name = string.sub(all[i], 1, 1), string.sub(all[i], 2)
+    if kind == '=' and has_expired(all[i + 1]) then expired[#expired + 1] = {name, ''} end
   end
-  apply(over)
+  apply(expired)
 end
 local function change(items)
   if excess(items) then make_room() end
@@ -108,7 +109,7 @@ WRITE: Final = Script(
 local items = {}
 for i = 10, #ARGV, 3 do
   local value, ends = ARGV[i + 1], ARGV[i + 2]
-  if ends ~= '' and is_over(ends) then value = '' end
+  if ends ~= '' and has_expired(ends) then value = '' end
   items[#items + 1] = {ARGV[i], value, ends}
 end
 return change(items)

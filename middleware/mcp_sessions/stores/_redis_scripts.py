@@ -25,7 +25,7 @@ class Script:
 
 
 # A session's hash holds the fields of its record: member, expires, seen, audience, trace, principal hashes, reason of
-# its end (x), end of its lease; and its data: under ':' and a name the value, under '=' and a name when that is over,
+# its end (x), end of its lease; and its data: under ':' and a name the value, under '=' and a name when that expires,
 # under '#' the bytes and under 'n' the number of all values, under '$' the account (a principal and an audience) that
 # they are counted for.
 
@@ -152,7 +152,7 @@ return all
 )
 
 # ended session due index usage sizes; mark ttl reason lease-until-or-nothing member ref
-# -> 1 where this call, known by its mark, ended it; without a lease it is purged
+# -> 1 if this call, known by its mark, ended it; without a lease it is purged
 REVOKE: Final = Script(
     _PURGE,
     """
@@ -277,9 +277,9 @@ def _at(moment: float) -> str:
 
 
 def index_range(audience: str, subject: str | None, after: tuple[float, str]) -> tuple[str, str]:
-    """Return the first and the last that may be in a list, of all sessions or of a principal, after a position."""
+    """Return the bounds of the index after a position: of a principal's sessions, or of all (None)."""
     prefix = f"{audience}\0" if subject is None else f"{audience}\0={subject}\0"
-    # A session that began then is after its own position, but for what follows its name.
+    # "\1" sorts after the NUL that follows a session's name, so the session at this position is left out.
     return f"({prefix}{_at(max(after[0], 0))}{after[1]}" + "\1" * bool(after[1]), f"({prefix}:"
 
 
