@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from types import EllipsisType
 from typing import Any, Final
@@ -72,7 +73,7 @@ class Carried(RedactedRepr, msgspec.Struct):
     is_own_tool: bool = False  # it is for the tool that begins a session
     has_argument: bool = False  # which the server must not see
     state: str | EllipsisType | None = ...  # the server's own `requestState`, if a handle stood before it
-    is_told: bool = True  # the model knows the handle
+    is_known: bool = True  # the model knows the handle
 
 
 class LazySession(Session, eq=False):
@@ -103,6 +104,12 @@ class LazySession(Session, eq=False):
         """Data that the server keeps."""
         self._is_used = True
         return Session.data.fget(self)  # type: ignore[attr-defined,no-any-return]
+
+    async def end(self, reason: str = "ended", *, by: str | None = None) -> None:
+        """End the session; one that is not created yet will not be."""
+        if self._is_created:
+            await super().end(reason, by=by)
+        self._ended_by_own_request = True
 
 
 class Argument(Remembered):
@@ -143,7 +150,7 @@ class Argument(Remembered):
         if state is not None and (match := _IN_STATE.fullmatch(state)):
             carried.state = match[1]
             if carried.begins:
-                carried.begins, carried.is_told = False, False
+                carried.begins, carried.is_known = False, False
                 carried.handle = state if match[1] is None else state.removesuffix(f".{match[1]}")
 
     def answers(self, request: Request) -> Answers | None:
@@ -208,7 +215,7 @@ class Argument(Remembered):
         carried: Carried | None = request.notes.get(_NOTE)
         if session is None or carried is None:
             return ()
-        if carried.is_told:
+        if carried.is_known:
             return (SaveState(session=session),)
         return (Tell(session=session, dialect=self, handle=carried.handle or "", scope=request.scope),)
 
@@ -253,7 +260,7 @@ class Argument(Remembered):
         except BaseException:
             await self.forget(runtime, [name], claims)
             raise
-        session._is_created = True
+        session._is_created, session._forget = True, partial(self.forget, runtime, [name], claims)
         if runtime.on_create is None:
             session._state = state  # with what the application has written
 
@@ -327,15 +334,15 @@ class Tell(SaveState, kw_only=True):
         session, runtime = self.session, response.request.runtime
         if session._is_pending or session._ended_by_own_request:
             return None
-        told = tools.with_text(answer, self.dialect.notice(self.handle), self.handle)
-        if told is None:
+        changed = tools.with_text(answer, self.dialect.notice(self.handle), self.handle)
+        if changed is None:
             _log.error("a result without a list of content cannot tell its model the session, which is lost")
             return None
         if isinstance(session, LazySession) and not session._is_created:
             await self.dialect.begin(runtime, session, self.scope)
             response.watch.name_session(session._claims.ref)
         await store_state(runtime, session)
-        return told
+        return changed
 
 
 def name_of(runtime: Runtime, handle_id: str) -> str:
