@@ -84,7 +84,7 @@ class LazySession(Session, eq=False):
     _is_created: bool = False
 
     @property
-    def _is_pending(self) -> bool:
+    def _is_pending(self) -> bool:  # type: ignore[override]  # that of other sessions never changes
         return not (self._is_used or self._is_created)
 
     @property

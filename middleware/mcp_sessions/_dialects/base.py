@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from .._errors import Refusal
 from .._protocol.headers import Header, RequestHeaders
 from .._protocol.jsonrpc import Message
+from .._protocol.methods import CALL, DISCOVER
 from .._protocol.strict_json import join
 from .._server.changes import Advertise
 from .._server.context import Request
@@ -195,8 +196,7 @@ class Dialects:
         self.extract: Final = self._hooks("extract")
         self.wrap: Final = self._hooks("wrap")
         self.answers: Final = self._hooks("answers")
-        self.before_discovery: Final = self._hooks("before_discovery")
-        self.before_call: Final = self._hooks("before_call")
+        self.before: Final = {DISCOVER: self._hooks("before_discovery"), CALL: self._hooks("before_call")}
         self.change_tools: Final = self._hooks("change_tools")
         self.reaches: Final = self._hooks("reaches")
         self.concerns: Final = self._hooks("concerns")

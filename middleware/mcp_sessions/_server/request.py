@@ -17,7 +17,7 @@ from .._errors import Refusal, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._protocol.lenient import may_evade
-from .._protocol.methods import CALL, CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS, TOOLS
+from .._protocol.methods import CANCELLED, HANDSHAKES, INITIALIZE, SESSIONLESS, TOOLS
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.session import Session, shown_variable
@@ -109,19 +109,10 @@ async def read_message(request: Request, rules: Rules) -> None:
         refused = refusal_for("session_header_alone")
     if refused is not None:
         raise refused
-    if request.message is not None:
-        await check_message(request, request.message, rules.dialects)
-
-
-async def check_message(request: Request, message: Message, dialects: Dialects) -> None:
-    """Check that `principal=` names callers, and let dialects refuse a `server/discover`, or look at a `tools/call`."""
-    request.check_principal()
-    if message.method == DISCOVER:
-        for before_discovery in dialects.before_discovery:
-            await before_discovery(request)
-    elif message.method == CALL:
-        for before_call in dialects.before_call:
-            await before_call(request)
+    if (message := request.message) is not None:
+        request.check_principal()
+        for before in rules.dialects.before.get(message.method, ()):
+            await before(request)
 
 
 async def may_be_message(request: Request, rules: Rules) -> bool:
@@ -304,16 +295,16 @@ def stream_response(request: Request, call: Call) -> Response:
 def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Change]:
     """Return what the answer to a request needs, in this order; a handshake may begin a session of any dialect."""
     own = plan.credentials[0].dialect if plan.credentials and plan.action in _ECHOING else None
-    session, changes = request.session if own is not None else None, list[Change]()
+    session = request.session if own is not None else None
     if message.method not in HANDSHAKES:
-        changes += () if own is None or session is None else own.changes(request, session)
-        if message.method == TOOLS:
-            changes += [change(request) for change in dialects.change_tools]
-        return changes
-    changes = [dialects.advertise]
+        changes = () if own is None or session is None else own.changes(request, session)
+        if message.method != TOOLS or not dialects.change_tools:
+            return changes
+        return (*changes, *(change(request) for change in dialects.change_tools))
+    handshake: list[Change] = [dialects.advertise]
     for dialect in reversed(dialects.all):
-        changes += dialect.changes(request, session if dialect is own else None)
-    return changes
+        handshake += dialect.changes(request, session if dialect is own else None)
+    return handshake
 
 
 def missing_session(request: Request, message: Message | None, dialects: Dialects) -> MissingSession | None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -52,6 +52,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
             None. Clients can send any name: never base access to data on it.
     """
 
+    _is_pending: ClassVar[bool] = False  # it is created only if the application uses it, which it has not done yet
     # Members with an underscore are for the middleware. None refers back to the session: that would be a cycle.
     _runtime: SessionRuntime
     _claims: Claims  # verified
@@ -165,11 +166,6 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         self._ended = True
         if self._forget is not None:
             await self._forget()
-
-    @property
-    def _is_pending(self) -> bool:
-        """Whether it is created only if the application uses it, which it has not done yet."""
-        return False
 
     @property
     def _has_begun(self) -> bool:
