@@ -264,6 +264,21 @@ async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> Non
         await store.close()
 
 
+async def test_a_call_takes_a_connection_that_another_gives_back(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for a further one, which takes long to make if the worker is busy."""
+    store = make_store(timeout=30)
+    await store.open()
+
+    async def never(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(store._pool, "_connect", never)
+    found = await at_once([partial(status_in, store, session(f"{n}")) for n in range(20)])
+    assert found == [SessionStatus.LIVE] * 20
+
+
 async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     """It gets no other chance for a minute, and nobody waits for it."""
     store = make_store()

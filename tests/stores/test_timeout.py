@@ -17,7 +17,7 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import PostgresStore, RedisStore, _timeout, make
 from mcp_sessions.stores._base import METHODS, Record, SessionStatus, Store, StoreScope
 from mcp_sessions.stores._timeout import _STEPS as STEPS
-from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
+from mcp_sessions.stores._timeout import TimeoutStore, time_limit
 from mcp_sessions.testing._contract import (
     namespace,
     session,
@@ -94,9 +94,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def counting(seconds: float) -> AbstractContextManager[None]:
         counted.append(seconds)
-        return _time_limit(seconds)
+        return time_limit(seconds)
 
-    monkeypatch.setattr(_timeout, "_time_limit", counting)
+    monkeypatch.setattr(_timeout, "time_limit", counting)
     return counted
 
 
@@ -162,7 +162,7 @@ async def test_who_cancels_from_outside_is_not_told_of_a_time_out() -> None:
 
 async def test_time_in_which_the_event_loop_did_not_run_counts_once() -> None:
     """What was answered meanwhile has as many rounds of the loop as it needs to arrive."""
-    with _time_limit(0.01):
+    with time_limit(0.01):
         time.sleep(0.03)  # noqa: ASYNC251  # as other processes do to it on a busy machine
         for _ in range(STEPS - 2):
             await anyio.lowlevel.checkpoint()

@@ -21,6 +21,7 @@ import anyio
 from .._errors import ConfigurationError, StoreUnavailable
 from ._postgres_faults import NO_TABLES, fault_of, is_passing
 from ._threads import suppress_instrumentation
+from ._timeout import time_limit
 
 T = TypeVar("T")
 Connection = Any  # psycopg.AsyncConnection[Any], which is imported when it is needed
@@ -42,6 +43,7 @@ class _OfLoop:
         self.slots = anyio.Semaphore(connections, fast_acquire=True)
         self.free: list[Connection] = []
         self.connecting: asyncio.Task[None] | None = None
+        self.returned = asyncio.Event()  # a call has given its connection back since this was cleared
         self.fault: Exception | None = None  # why the last connection could not be made
         self.is_closed = False
 
@@ -55,6 +57,7 @@ class _OfLoop:
             connection.pgconn.finish()
         else:
             self.free.append(connection)
+            self.returned.set()
         self.slots.release()
 
 
@@ -145,19 +148,34 @@ class Pool:
             await self._wait_for_connection(mine)
 
     async def _wait_for_connection(self, mine: _OfLoop) -> None:
-        """Wait until a connection is made, which goes on without its caller; try again while there is time."""
+        """Wait until a connection is made, which goes on without its caller, or one that was in use is free.
+
+        If none can be made, try again while there is time.
+        """
         deadline = monotonic() + _SHARE * self._timeout
-        while not mine.free:
-            if mine.connecting is None:
-                mine.connecting = in_new_context(partial(self._connect, mine))
-            done, _ = await asyncio.wait([mine.connecting], timeout=deadline - monotonic())
-            if not done:
-                raise StoreUnavailable("store_timeout", cause=SLOW.format(self._timeout))
-            fault = mine.fault
-            if fault is not None:
-                if not is_passing(fault) or monotonic() + _ANOTHER_TRY >= deadline:
-                    raise fault.with_traceback(None)
-                await asyncio.sleep(_ANOTHER_TRY)
+        try:
+            with time_limit(_SHARE * self._timeout):
+                while not mine.free:
+                    if not await self._wait_for_change(mine) or mine.fault is None:
+                        continue
+                    if not is_passing(mine.fault) or monotonic() + _ANOTHER_TRY >= deadline:
+                        raise mine.fault.with_traceback(None)
+                    await asyncio.sleep(_ANOTHER_TRY)
+        except TimeoutError:
+            raise StoreUnavailable("store_timeout", cause=SLOW.format(self._timeout)) from None
+
+    async def _wait_for_change(self, mine: _OfLoop) -> bool:
+        """Wait for the attempt to connect, or for a connection that is free; return True if the attempt has ended."""
+        if mine.connecting is None:
+            mine.connecting = in_new_context(partial(self._connect, mine))
+        attempt = mine.connecting
+        mine.returned.clear()
+        returned = asyncio.ensure_future(mine.returned.wait())
+        try:
+            await asyncio.wait([attempt, returned], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            returned.cancel()
+        return attempt.done()
 
     async def _connect(self, mine: _OfLoop) -> None:
         from psycopg import AsyncConnection

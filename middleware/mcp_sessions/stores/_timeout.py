@@ -138,7 +138,7 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
 
     async def _answer(self, name: str, seconds: float, *args: Any, **options: Any) -> Any:
         try:
-            with suppress_instrumentation(), _time_limit(seconds):
+            with suppress_instrumentation(), time_limit(seconds):
                 answer = await getattr(self._store, name)(*args, **options)
         except StoreUnavailable as error:
             forget(error)  # in a driver's frames there is the password
@@ -207,7 +207,7 @@ def _optional_attr(store: object, name: str, otherwise: T) -> T:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raise `TimeoutError` if a block takes longer, counting only the time in which its answer could arrive.
 
     An event loop that was held up handles a timer and the answer that came long before it in the same moment. So the
