@@ -178,6 +178,34 @@ async def test_parallel_requests_take_a_session_over_once(tmp_path: Path) -> Non
         assert sum(begins(workers.servers[number]) for number in (1, 2)) == 1
 
 
+async def test_a_request_is_forwarded_again_with_its_body(tmp_path: Path) -> None:
+    """To a worker that has refused it, because it was about to take the session over."""
+    async with fleet(tmp_path, 3) as workers:
+        ours, answers, refused = await begun(workers), list[Any](), anyio.Event()
+        workers.kill(0)
+        found, taker = workers.affinity(1).find(http(headers=[ours])), workers.affinity(2).owners
+        assert found is not None
+        taking = await taker.claim(found.claims, taker.known(found.claims, found.upstream))
+        assert taking is not None
+
+        async def owns_nothing_yet(*_: object) -> None:
+            del taker.owned  # this function
+            refused.set()
+
+        vars(taker)["owned"] = owns_nothing_yet
+
+        async def calling() -> None:
+            answers.append(await count(workers, 1, ours))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(calling)
+                await refused.wait()
+                workers.servers[2].counts["taken"] = 0
+                await taker.commit(found.claims, taking, "taken")
+        assert answers == [1]
+
+
 async def test_a_late_answer_to_a_dead_owners_question_is_dropped(tmp_path: Path) -> None:
     """The new owner asks another question under the same number, which that answer must not confirm."""
     async with fleet(tmp_path, server=Asking) as workers:

@@ -53,11 +53,15 @@ class Kept:
         return b"".join(message.get("body", b"") for message in self._kept)
 
     def again(self) -> Receive:
-        """Return a `receive` that begins with what was received."""
-        pending = list(self._kept)
+        """Return a `receive` that begins with what was received, and keeps what comes after it."""
+        place = 0
 
         async def receive() -> ASGIMessage:
-            return pending.pop(0) if pending else await self._receive()
+            nonlocal place
+            if place == len(self._kept):
+                await self()
+            place += 1
+            return self._kept[place - 1]
 
         return receive
 
@@ -114,9 +118,10 @@ class Relay:
 
     async def _pump(self) -> None:
         """Send what the client sends."""
+        receive = self._receive.again()  # another worker may have refused the request before
         with suppress(ConnectionLost):
             while True:
-                message = await self._receive()
+                message = await receive()
                 body, is_last = message.get("body", b""), not message.get("more_body", False)
                 while len(body) > PIECE:
                     await self._channel.send({"type": message["type"], "body": body[:PIECE], "more_body": True})

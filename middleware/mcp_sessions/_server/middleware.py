@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -159,10 +160,13 @@ class MCPSessionMiddleware:
         else:
             await affinity.handle(partial(self._serve, place), scope, receive, send)
 
-    async def _serve(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    def _serve(self, place: Place, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request in this process."""
         request = self._request(scope, receive, send)
         request.at_endpoint = place == "endpoint"
+        return self._serve_wrapped(request) if self._dialects.wrap else serve(request, self._rules)
+
+    async def _serve_wrapped(self, request: Request) -> None:
         for wrap in self._dialects.wrap:
             request.app = wrap(request, request.app)
         try:
