@@ -138,36 +138,38 @@ async def test_every_session_of_a_question_is_used() -> None:
 @pytest.mark.parametrize("is_sent", [False, True])
 async def test_a_cancelled_look_up_cancels_no_other(cancelled: str, is_sent: bool) -> None:
     """Whether it waits or asks for the others, before or after the question is sent."""
-    async with anyio.create_task_group() as group:
-        asked = Asked(group)
-        await asked.begin()
-        scopes = {name: asked.ask(name, session(name)) for name in "abc"}
-        await anyio.wait_all_tasks_blocked()
-        if is_sent:  # the first answer lets those that wait be asked about, which then waits
-            gate, asked.store.gate = asked.store.gate, anyio.Event()
-            gate.set()
+    with anyio.fail_after(10):  # a look-up whose turn is lost waits for ever
+        async with anyio.create_task_group() as group:
+            asked = Asked(group)
+            await asked.begin()
+            scopes = {name: asked.ask(name, session(name)) for name in "abc"}
             await anyio.wait_all_tasks_blocked()
-            assert [number for number, _ in asked.store.questions] == [3]
-        for name in cancelled:
-            scopes[name].cancel()
-        await asked.answer()
-        assert (await asked.look_ups.ask(CLAIMS)) == [Found(LIVE)]
+            if is_sent:  # the first answer lets those that wait be asked about, which then waits
+                gate, asked.store.gate = asked.store.gate, anyio.Event()
+                gate.set()
+                await anyio.wait_all_tasks_blocked()
+                assert [number for number, _ in asked.store.questions] == [3]
+            for name in cancelled:
+                scopes[name].cancel()
+            await asked.answer()
+            assert (await asked.look_ups.ask(CLAIMS)) == [Found(LIVE)]
     assert asked.answers == {name: [Found(LIVE)] for name in "abc" if name not in cancelled}
     assert asked.look_ups._queue().under_way == 0
 
 
 async def test_a_look_up_that_is_cancelled_at_its_turn_passes_it_on() -> None:
     """In the same moment in which it is told to ask for the others."""
-    async with anyio.create_task_group() as group:
-        asked = Asked(group)
-        await asked.begin()
-        scopes = {name: asked.ask(name, session(name)) for name in "abc"}
-        await anyio.wait_all_tasks_blocked()
-        queue = asked.look_ups._queue()
-        queue.next_question()  # as a question does that has its answer
-        queue.under_way += 1
-        scopes["a"].cancel()
-        await asked.answer()
+    with anyio.fail_after(10):  # a look-up whose turn is lost waits for ever
+        async with anyio.create_task_group() as group:
+            asked = Asked(group)
+            await asked.begin()
+            scopes = {name: asked.ask(name, session(name)) for name in "abc"}
+            await anyio.wait_all_tasks_blocked()
+            queue = asked.look_ups._queue()
+            queue.next_question()  # as a question does that has its answer
+            queue.under_way += 1
+            scopes["a"].cancel()
+            await asked.answer()
     assert asked.answers == {name: [Found(LIVE)] for name in "bc"}
 
 
