@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 ITEMS: Final = "bread", "milk", "tea"
-_CART: Final = re.compile(r"bread(?:, milk)?(?:, tea)?|milk(?:, tea)?|tea")
+_CART: Final = re.compile(r"\b(?:bread(?:, milk)?(?:, tea)?|milk(?:, tea)?|tea)\b")
 _HANDLE: Final = re.compile(r"New session `([^`]+)` started")  # which the model is asked to copy
 _MAX_ERROR: Final = 300  # characters of a result that is no cart
 
