@@ -18,7 +18,7 @@ from mcp_sessions.stores import RedisStore, SQLiteStore
 
 IMPORTS = """
 import asyncio, importlib, multiprocessing, os, pkgutil, socket, sys, pytest
-import mcp, opentelemetry.sdk.trace, psycopg_pool, redis.asyncio, starlette, uvicorn
+import mcp, opentelemetry.sdk.trace, psycopg, redis.asyncio, starlette, uvicorn
 for name in ("fcntl", "grp", "pwd", "resource", "syslog", "termios"):
     sys.modules[name] = None
 for name in ("chown", "fchmod", "fork", "geteuid", "getuid", "killpg", "register_at_fork"):
