@@ -3,7 +3,7 @@
     app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSIONS_KEYS")
 
 Inside a tool, `require_session()` returns the session of the request that is being handled; `current_session()` returns
-None if there is none. Names that most servers do not need are imported on first use.
+None without one. Names that most servers do not need are imported on first use.
 More is in `errors`, `events`, `handles`, `keys`, `operator`, `stores`, `dialects`, `telemetry`, `client` and `testing`.
 """
 

@@ -198,7 +198,7 @@ NOT_JSONRPC: Final = "not_jsonrpc"
 """The reason for a body that may be meant for something else on the path."""
 
 ENDS: Final = ("deleted", "ended", "ended_all", "expired", "inspector", "idle")
-"""Why sessions end. An application may give a reason of its own."""
+"""Why sessions end. An application may give other reasons."""
 
 
 def refusal(reason: str, *, ref: str | None = None, retry_after: int | None = None) -> Refusal:

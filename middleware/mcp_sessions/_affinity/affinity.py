@@ -134,7 +134,7 @@ class WorkerAffinity:
             on_termination(self._leave)
 
     def _leave(self) -> None:
-        """Hand the sessions of this worker over: it is told to stop."""
+        """Hand the sessions of this worker over, which has to stop."""
         if self._leaving is None and self._workers is not None:
             self._leaving = asyncio.get_running_loop().create_task(self._visits.leave(self._drain))
 
@@ -312,7 +312,7 @@ class WorkerAffinity:
             await request.send(message)
         if takeover.refused or takeover.has_rival or await self.owners.owned(found.claims, found.upstream) is not None:
             return bool(takeover.refused)
-        takeover.is_over = True  # so the request is refused as the `ping` was, with its own id
+        takeover.is_over = True  # so the request is refused as the `ping` was, with the request's id
         await request.serve(app, takeover)
         return True
 

@@ -28,7 +28,7 @@ SCOPE: Final = (
     *("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path"),
     *("headers", "client", "server"),
 )
-"""What another worker gets of a scope. It adds the `state` of its own lifespan."""
+"""What another worker gets of a scope. That worker adds the `state` of its lifespan."""
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -174,7 +174,7 @@ class Relay:
 
 
 def request_id_of(body: bytes) -> bytes | None:
-    """Return the id of the request in a body, as JSON, or None if there is none."""
+    """Return the id of the request in a body, as JSON, or None without one."""
     try:
         message = parse(body)
     except (Refusal, Batch):

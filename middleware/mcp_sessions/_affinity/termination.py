@@ -1,4 +1,4 @@
-"""Noticing that this process is told to stop, before its server does.
+"""Noticing that this process has to stop, before its server does.
 
 A server waits for its connections before it ends the lifespan, so the signal is the only early notice. What handled the
 signal before goes on doing so.
@@ -20,7 +20,7 @@ _notified: Final[dict[Callable[[], None], asyncio.AbstractEventLoop]] = {}
 
 
 def on_termination(begin: Callable[[], None]) -> None:
-    """Call a function on the running event loop once this process is told to stop; only its main thread can know."""
+    """Call a function on the running event loop once this process has to stop; only its main thread can know."""
     if threading.current_thread() is threading.main_thread():
         _notified[begin] = asyncio.get_running_loop()
         for number in SIGNALS:

@@ -1,6 +1,6 @@
 """The requests that one worker serves now, and how they end when it leaves.
 
-A worker that is told to stop is waited for until its connections have ended, which streams of a GET never do. So these
+A worker that has to stop is waited for until its connections have ended, which streams of a GET never do. So these
 end at once, and their clients reconnect to another worker. A call may take `drain` seconds more; after that its client
 gets `owner_lost`.
 Source: ASGI, HTTP connection scope, "Disconnect"; the lifespan's shutdown comes after the connections have ended.

@@ -133,7 +133,7 @@ class Workers:
         return self._held_since <= moment and time.monotonic() < self._held_until
 
     async def leave(self) -> None:
-        """Say in the store that this worker takes no more sessions, so that others take over its own."""
+        """Say in the store that this worker takes no more sessions, so that others take over those that it has."""
         self._row.is_leaving = True
         await self._renew()
 

@@ -1,6 +1,6 @@
 """The cookie: clients of the modern era that keep cookies get a session without asking for one.
 
-The answer to `server/discover` sets a cookie with a token of a kind of its own, and later requests bring it back. The
+The answer to `server/discover` sets a cookie with a token of a special kind, and later requests bring it back. The
 cookie only offers a session: many clients ask what a server can do and never come back, so the session is created at
 its first use. Two clients that share a cookie jar both get no session, since the second one sends `server/discover`
 with a live cookie: their conversations never merge. Our cookies never reach the wrapped server; all others do.

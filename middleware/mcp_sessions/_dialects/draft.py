@@ -1,7 +1,7 @@
 """The data-layer sessions draft (2026-02-23): a client sends its session in `params._meta`, and carries its state.
 
 It creates a session with `sessions/create` and ends it with `sessions/delete`; each success repeats the session in
-`result._meta`. Forks and lists are extensions of ours. A list shows sessions by their public names: an id is a
+`result._meta`. Forks and lists are extensions of this package. A list shows sessions by their public names: an id is a
 credential, and the caller need not be the client that holds the session.
 """
 

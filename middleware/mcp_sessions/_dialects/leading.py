@@ -41,7 +41,7 @@ class Leading(Dialect):
     """What leads clients to the header. It identifies no session itself.
 
     Args:
-        names: Whether clients get a session of ours by header if the server names none.
+        names: Whether clients get a logical session by header if the server names none.
     """
 
     name: str = 'era="auto"'
@@ -83,7 +83,7 @@ class Leading(Dialect):
             )
 
     async def _ask_for_legacy(self, request: Request) -> bool | None:
-        """Ask whether `initialize` begins a session of ours; None unless the server itself says yes or no.
+        """Ask whether `initialize` begins a logical session; None unless the server itself says yes or no.
 
         Guards answer a caller that they do not admit in any way: with 421 for a wrong `Host`, with a page, with a
         redirect.
@@ -98,6 +98,6 @@ class Leading(Dialect):
         if not recorder.succeeded:
             return False if recorder.speaks and recorder.error_code in _SPEAKS_OTHERWISE else None
         own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
-        if own:  # the server keeps transport sessions, and a client gets none of ours beside them
+        if own:  # the server keeps transport sessions, and a client gets no logical session beside them
             await end_upstream(request.app, question, request.receive, own[0])
         return not own and (self._names or bool(crossing.server_id))

@@ -1,4 +1,4 @@
-"""What a bridged server sends: its own requests, which leave with an epoch in their ids, and that it has no session."""
+"""What a bridged server sends: requests, which leave with an epoch in their ids, and that it has no session."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Remembered(Dialect):
     async def open_named(
         self, request: Request, names: Sequence[str], *, enters: bool, fail_open: bool
     ) -> Session | None:
-        """Load the session of a key. If there is none, create one if `enters`, and if the server admits the caller."""
+        """Load the session of a key. Without one, create it if `enters`, and if the server admits the caller."""
         runtime = request.runtime
         now = runtime.clock()
         known = await self._find(runtime, names, fail_open=fail_open)

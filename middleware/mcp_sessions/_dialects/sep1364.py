@@ -268,7 +268,7 @@ class BeginInField(Change, kw_only=True):
     is_answered: bool = False
 
     async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
-        """Return the answer with the session, or with the refusal if there is none to be had."""
+        """Return the answer with the session, or with the refusal if it cannot be created."""
         if self.is_answered:
             return None
         self.is_answered = True
@@ -335,7 +335,7 @@ def _text(raw: Raw) -> str | None:
 
 
 def capabilities(message: Message) -> Raw | None:
-    """Return the object in a message's `params.capabilities`, or None if there is none."""
+    """Return the object in a message's `params.capabilities`, or None without one."""
     value = message.all_params.get("capabilities", NULL)
     return value if bytes(value).startswith(b"{") else None
 

@@ -96,7 +96,7 @@ async def take_over(request: Request, session: Session, upstream: Upstream) -> O
 
 
 async def begin_again(request: Request, session: Session) -> Ownership | None:
-    """Begin the transport session of a session anew, since the server itself has forgotten it; None if it may not."""
+    """Begin the transport session of a session again, since the server itself has forgotten it; None if it may not."""
     affinity, upstream = request.runtime.affinity, seal.open_upstream(session._key, session._claims)
     if affinity is None or upstream is None or not upstream.owner or not affinity.may_begin_again(session.ref):
         return None
@@ -141,7 +141,7 @@ async def _take_over(request: Request, session: Session, upstream: Upstream, tak
 
 
 def _lost(ref: str | None = None) -> SessionNotFound:
-    """Return the refusal that makes a client initialize anew."""
+    """Return the refusal that makes a client initialize again."""
     error = SessionNotFound("session_lost", ref=ref)
     error.http_status = 404
     return error

@@ -73,7 +73,7 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 class Transport(Dialect):
-    """The header `Mcp-Session-Id` of clients whose server names no transport session of its own.
+    """The header `Mcp-Session-Id` of clients whose server names no transport session.
 
     Args:
         is_on: Whether they get a session; if not, our ids in the header are refused.
@@ -118,7 +118,7 @@ class Transport(Dialect):
         The token is not looked at: whether it is authentic must not show before its owner is known.
         """
         header, message = request.headers.session_id, request.message
-        if message is not None and message.method == INITIALIZE:  # it begins anew, whatever it carries
+        if message is not None and message.method == INITIALIZE:  # it begins a session, whatever it carries
             return None
         own = earlier[0] if earlier else None
         if header is None:
@@ -131,7 +131,7 @@ class Transport(Dialect):
         return Credential(self, header, TRANSPORT, beside=own is not None and own.in_message)
 
     def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
-        """Return why a client of the legacy era sent no id of ours."""
+        """Return why a client of the legacy era sent no session id."""
         if headers.is_modern:
             return None
         if not self.is_on:
@@ -141,7 +141,7 @@ class Transport(Dialect):
         return _NONE if keeps_cookies(headers) else _NOT_SENT
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
-        """Load the session, or refuse with 404, which makes clients begin anew; beside another session, with 400."""
+        """Load the session, or refuse with 404, so that clients initialize again; beside another session, with 400."""
         try:
             session = await open_session(request, credential.id, TRANSPORT, fail_open=fail_open)
         except SessionNotFound as error:
@@ -161,7 +161,7 @@ class Transport(Dialect):
         return (NameSession(defers_start=True, transport=self),) if self.may_name(request) else ()
 
     def may_name(self, request: Request) -> bool:
-        """Return whether the answer to `initialize` may name a new session of ours."""
+        """Return whether the answer to `initialize` may name a new logical session."""
         return self.is_on and not request.headers.is_modern and not request.is_reached
 
 
@@ -242,7 +242,7 @@ class NameSession(Change, kw_only=True):
     transport: Transport
 
     async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
-        """Name the session once the success is seen, whose text stays; if there is none, the answer leaves without."""
+        """Name the session once the success is seen, whose text stays; without one, the answer leaves as it is."""
         if not self.defers_start:
             return None
         self.defers_start = False
@@ -286,7 +286,7 @@ class NameSession(Change, kw_only=True):
 
 
 async def cross(request: Request, session: Session) -> None:
-    """Let a request reach the server's session that is sealed in one of ours, or the one that has taken its place."""
+    """Let a request reach the server's session that is sealed in a logical one, or the one that has taken its place."""
     upstream = seal.open_upstream(session._key, session._claims)
     if upstream is None:
         return
@@ -306,7 +306,7 @@ async def cross(request: Request, session: Session) -> None:
 async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Call the wrapped server with its own id in place of ours, and let its response leave with ours in place of its.
 
-    A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
+    A live logical session has the server's id sealed inside, and a successful `initialize` begins one. Any other
     request reaches the server without an id, and its client sees none. An answer to a question of another epoch is
     accepted, as the server accepts every answer, and goes no further.
     """
@@ -327,7 +327,7 @@ async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: R
 
 
 async def _begin_again(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> bool:
-    """Serve a request in a new session of the server, which has forgotten its own; return False if that may not be."""
+    """Serve a request in a new session of the server, which forgot the old one; return False if that may not be."""
     assert request.session is not None, "its session is open"
     ownership = await begin_again(request, request.session)
     if ownership is None:

@@ -33,7 +33,7 @@ class LateAnswer(Exception):
 
 
 def mark(text: bytes, epoch: int) -> bytes:
-    """Return a message of the server with the epoch in the ids of its own requests; any other message as it is."""
+    """Return a message of the server with the epoch in the ids of the server's requests; any other message as it is."""
     if b'"method"' not in text and b"\\" not in text:
         return text
     try:

@@ -25,7 +25,7 @@ _USUAL_PORTS: Final = frozenset({"80", "443"})
 
 
 def stripped_prefix(headers: RequestHeaders) -> str:
-    """Return the prefix that proxies say to have stripped from the path, from the outermost on; empty if there is none.
+    """Return the prefix that proxies say to have stripped from the path, from the outermost on; empty without one.
 
     It begins with a slash, ends without, and is percent-encoded. One that could not stand in a path is ignored.
     """

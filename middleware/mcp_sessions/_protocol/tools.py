@@ -82,7 +82,7 @@ def _with_property(schema: bytes, argument: str, added: bytes) -> bytes | None:
 
 
 def argument_of(message: Message, name: str) -> Raw | None:
-    """Return an argument of a call, as JSON, or None if there is none; refuse one that is given twice.
+    """Return an argument of a call, as JSON, or None without it; refuse one that is given twice.
 
     Case variants are other arguments: those may be the tool's own.
     """

@@ -35,7 +35,7 @@ def start(work: Callable[[], Awaitable[None]]) -> None:
 
         trio.lowlevel.spawn_system_task(_logged, work, context=Context())
         return
-    # A context of its own: the work must not be taken for a part of the request that happened to start it.
+    # Another context: the work must not be taken for a part of the request that happened to start it.
     task = Context().run(loop.create_task, _logged(work))
     _running.add(task)
     task.add_done_callback(_running.discard)

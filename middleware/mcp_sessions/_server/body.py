@@ -53,7 +53,7 @@ async def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int
 
 
 async def peek(receive: Receive) -> tuple[bool, Receive]:
-    """Return whether a body may be JSON by its first character, and a `receive` that begins anew.
+    """Return whether a body may be JSON by its first character, and a `receive` that begins again.
 
     Byte order marks and other encodings count, too: some parsers read them. What begins with blanks alone counts.
     """

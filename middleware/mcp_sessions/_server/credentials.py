@@ -11,7 +11,7 @@ class NoCredential:
     """Why nothing identifies the session of a request, for refusals, the log and `require_session()`.
 
     Args:
-        cause: Why there is none, as the end of a sentence about the client.
+        cause: Why the session is missing, as the end of a sentence about the client.
         remedy: What to do about it.
         reason: The reason of the refusal if a session is required.
     """

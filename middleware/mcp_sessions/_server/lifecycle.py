@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .options import OnEnd
 
 ENDED_ALL: Final = "ended_all"  # the reason where all sessions of a principal end
-WITHDRAWN: Final = "withdrawn"  # the reason if nobody knows whether a session was recorded
+WITHDRAWN: Final = "withdrawn"  # the reason if it is unknown whether a session was recorded
 
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
@@ -88,7 +88,7 @@ class Terminator:
         return is_first
 
     def withdraw(self, record: Record) -> None:
-        """End a session of which nobody knows whether it is recorded, so that no record of it counts, now or later."""
+        """End a session that may be recorded or not, so that no record of it counts, now or later."""
         start(partial(self._retry, partial(self.store.revoke, record, reason=WITHDRAWN, lease=None)))
 
     async def _retry(self, change: Callable[[], Awaitable[object]]) -> None:

@@ -191,7 +191,7 @@ async def _claim(runtime: Runtime, session: Session) -> bytes | None:
                 return claim
         else:
             await _sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE)  # `on_create` may hang there until its lease is over
+            pause = min(2 * pause, _MAX_PAUSE)  # `on_create` may hang there until its lease ends
 
 
 async def fork(request: Request, traits: Traits, parent: Session) -> Session:

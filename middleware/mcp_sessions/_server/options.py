@@ -195,7 +195,7 @@ class Telemetry(OptionObject):
     """Called when a session is created, used or deleted, or a request refused. It must not block or raise."""
     inspector: Annotated["str | Inspector | None", option_types.INSPECTOR] = None
     """A page of live sessions and calls: an address on which to serve it, or an `Inspector` that the application mounts
-    behind its own authentication. None shows nothing."""
+    behind authentication. None shows nothing."""
     inspector_token: option_types.Secret = field(default=None, repr=False)
     """The password of that page, with any user name. It is required unless the address is a loopback address."""
 
@@ -211,7 +211,7 @@ class CoreOptions(TypedDict, total=False):
     `require`, a path that no route serves is an error at startup. `add_sessions` takes the full path, and finds it by
     default."""
     audience: Annotated[Name, Default("mcp-sessions")]
-    """The deployment that the sessions belong to. If servers share keys, give each its own."""
+    """The deployment that the sessions belong to. If servers share keys, give each a different one."""
     lifetime: Annotated[Lifetime, Default(7 * DAY)]
     """Seconds from creation to the absolute end, a `timedelta`, or text such as `"12h"`."""
     idle_timeout: Annotated[LifetimeOrNone, Default(None)]

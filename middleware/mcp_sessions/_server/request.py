@@ -56,7 +56,7 @@ async def serve(request: Request, rules: Rules) -> None:
     except Refusal as refusal:
         # Drop the traceback: it references this frame.
         refused = (await cause_of(refusal, request.runtime)).with_traceback(None)
-    # The server is called outside of the handler: an error of its own would show its frames, which hold what came.
+    # The server is called outside of the handler: an error that it raises would show its frames, which hold what came.
     with watch(request, plan, refused) if request.runtime.observers.are_watching() else UNWATCHED:
         if refused is not None:
             await refuse(request, plan, refused, rules.dialects)
@@ -172,7 +172,7 @@ async def refuse(request: Request, plan: Plan, refused: Refusal, dialects: Diale
 async def reply(request: Request, answers: Answers) -> None:
     """Answer a request by a dialect's method, which is not called for a caller that the server does not admit."""
     if request.message is None:
-        await answers.method(request)  # which sends its own answer
+        await answers.method(request)  # which sends the answer itself
         return
     if not await preflight(request):
         return

@@ -28,7 +28,7 @@ class Node:
     Args:
         part: A middleware, an application, a router, a route, or what an endpoint is.
         endpoint: The path of the MCP endpoint as this part sees it, or None if that is unknown.
-        pattern: The patterns of the routes and mounts that lead to it, with its own, joined.
+        pattern: The patterns of the routes and mounts that lead to it, and of the route itself, joined.
         holder: What holds it, or None for the outermost part.
         original: The object that the application was given, if FastAPI serves what it makes of that.
     """

@@ -99,7 +99,7 @@ def unserved(app: object, endpoint: str | None) -> str | None:
 
 
 def serves_older_sse(app: object) -> bool:
-    """Return whether the application serves the transport of protocol 2024-11-05, at paths of its own."""
+    """Return whether the application serves the transport of protocol 2024-11-05, at other paths."""
     return any(is_a(getattr(node.part, "__self__", None), "SseServerTransport") for node in walk(app))
 
 
@@ -152,7 +152,7 @@ def _may_answer(part: Any, path: str | None) -> bool:
 
 
 def _may_match(route: Route, path: str) -> bool:
-    """Return whether a route may serve a path, or one below if its own path is a pattern."""
+    """Return whether a route may serve a path, or one below if the path of the route is a pattern."""
     return "{" not in route.path or route.path.startswith(path + "/") or _matches(route, path)
 
 

@@ -53,7 +53,7 @@ async def delete(request: Request) -> dict[str, Any]:
     session, runtime = carried_session(request), request.runtime
     # When the wrapped server is asked, it may end its calls itself, before the middleware ends them with an error.
     with runtime.streams.ending(session.ref):
-        # If the wrapped server no longer has its own session, it has nothing to end.
+        # If the wrapped server no longer has the transport session, it has nothing to end.
         if not await may_delete(request, frozenset() if request.upstream_id is None else frozenset({_GONE})):
             return {}
         try:
@@ -131,7 +131,7 @@ async def resume(request: Request, plan: Plan, event: EventId) -> Plan:
     if not event.value:  # the middleware ended the stream
         return Plan(Action.ANSWER, answers=Answers(answer_ended_stream))
     try:
-        # A call that ends its own session gets its answer once.
+        # A call that ends the session it belongs to gets its answer once.
         if call is not None and (call.answered or not call.ended_its_session):
             await check_live(request, call.claims)
     except SessionNotFound as refusal:

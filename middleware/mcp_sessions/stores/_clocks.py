@@ -1,6 +1,6 @@
 """The time by which a store ends and deletes what all of its workers share, whatever the clock of one worker says.
 
-A worker whose clock is ahead would end live sessions of others, for good. A server has a clock of its own. A file and
+A worker whose clock is ahead would end live sessions of others, for good. A database server has a clock. A file and
 a process have only this machine's clock, so they wait before they believe that it jumped ahead.
 """
 
@@ -22,7 +22,7 @@ _CONFIRM_EVERY: Final = 60  # seconds
 _CONFIRMED_TO: Final = 1  # second
 _MOMENT: Final = 1e-5  # seconds in which every clock that runs moves on
 
-# Seconds that nobody sets; where the system can tell, they go on while it sleeps.
+# Seconds of a clock that cannot be set; where the system can tell, they go on while it sleeps.
 steady: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )

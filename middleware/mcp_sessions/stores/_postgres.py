@@ -100,7 +100,7 @@ class PostgresStore(SQLStore):
     Args:
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with any parameter of libpq, such as `sslmode`. Of
             several hosts, the one that accepts writes is used.
-        schema: The schema of the tables. Give each deployment that shares a database its own.
+        schema: The schema of the tables. Give each deployment that shares a database another one.
         leeway: Seconds to keep entries after their token expires, for clocks that disagree.
         clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`), refuse to

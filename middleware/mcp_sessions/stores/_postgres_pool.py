@@ -31,7 +31,7 @@ SLOW: Final = (
     "connecting takes longer than Limits.store_timeout ({:g} s), and goes on: the database may be waking up; if it "
     "always takes so long, raise the limit"
 )
-_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # which needs no file of its own
+_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # which needs no descriptor
 _SHARE: Final = 0.8  # of the time of a call, in which it waits for a connection
 _ANOTHER_TRY: Final = 0.1  # seconds between two attempts to connect while a call waits
 

@@ -182,7 +182,7 @@ class RedisStore:
         return await (await self._opened()).run(command, keys, *args, repeatable=repeatable)
 
     async def _run_in_epoch(self, client: StandaloneClient, script: Script, keys: Sequence[str], *args: Word) -> Any:
-        """Run a script that first returns the epoch, which it sets to now if there is none."""
+        """Run a script that first returns the epoch, which it sets to now if it is missing."""
         now = max(self._server_clock(), float(self._epoch or 0) + TICK)
         found = await client.run(script, [self._keys.epoch, *keys], f"{now:.6f}{self._epoch_suffix}", *args)
         if found[0] != self._epoch:

@@ -40,7 +40,7 @@ class Dialect(NamedTuple):
 
 
 _RECORDED: Final = "created_at IS NOT NULL AND reason IS NULL"
-_DUE_AT: Final = "coalesce(lease_until, expires_at)"  # an ended session is due for `on_end` when its lease is over
+_DUE_AT: Final = "coalesce(lease_until, expires_at)"  # an ended session is due for `on_end` when its lease ends
 _DUE_INDEX: Final = f"CREATE INDEX sessions_due ON sessions (audience, {_DUE_AT}) WHERE created_at IS NOT NULL"
 _EMPTY_INDEX: Final = "CREATE INDEX amounts_empty ON amounts (hour) WHERE amount <= 0"
 _MARKERS: Final = (

@@ -52,7 +52,7 @@ class _Change:
 
 
 class SQLiteStore(SQLStore):
-    """Sessions of one machine, in one SQLite file, with `-wal` and `-shm` beside it, which nobody else may write to.
+    """Sessions of one machine, in one SQLite file, with `-wal` and `-shm` beside it, which no other user may write to.
 
     A new file does not know which older sessions were ended, so sessions issued before its creation are refused
     (`SessionStatus.UNKNOWN`), as if not found. **Adding this store to a deployment that already has sessions ends
@@ -260,7 +260,7 @@ class SQLiteStore(SQLStore):
             change.future.set_exception(error)
 
     def _take(self, number: int) -> list[_Change]:
-        """Return the changes whose turn has come, except those that nobody waits for."""
+        """Return the changes whose turn has come, except those whose caller has gone."""
         with self._lock:  # a newcomer would rely on one that is waiting, and then be left alone
             taken = [self._waiting.popleft() for _ in range(min(number, len(self._waiting)))]
         return [change for change in taken if change.future.set_running_or_notify_cancel()]

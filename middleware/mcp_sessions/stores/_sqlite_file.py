@@ -1,4 +1,4 @@
-"""A SQLite file as one thread sees it, with a second connection for reads that wait for nobody.
+"""A SQLite file as one thread sees it, with a second connection for reads, which wait for no writer.
 
 Every fault becomes `StoreUnavailable` with its cause, and leaves no transaction open. Each change is counted in the
 file: a lower number than before is that of an older copy, which does not know what has ended since.

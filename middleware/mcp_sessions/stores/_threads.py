@@ -69,7 +69,7 @@ def suppress_instrumentation() -> Iterator[None]:
 
 
 def call_suppressed(work: Callable[..., T], *arguments: Any) -> T:
-    """Return what a call returns that is made on a thread, which has a context of its own."""
+    """Return what a call returns that is made on a thread, which has another context."""
     with suppress_instrumentation():
         return work(*arguments)
 

@@ -44,7 +44,7 @@ _Methods: Any = object  # for type checkers, which do not see the methods that `
 class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
     """Another store, none of whose calls takes longer than it may. It has all methods of `Store`.
 
-    Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
+    Every method raises `StoreUnavailable` after its time limit (`store_timeout`), or the other store raised an error
     that is not of this package (`store_error`). Whether a change was made is then unknown.
 
     Args:

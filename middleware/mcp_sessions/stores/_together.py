@@ -1,7 +1,7 @@
 """Look-ups of many requests as one question: those that come while others are under way are asked together.
 
 A question about 200 sessions costs a store little more than one about a single session, so a burst of requests needs a
-few questions, and no connection is waited for. No task of its own is needed: one of the requests that wait asks for all
+few questions, and no connection is waited for. No background task is needed: one of the requests that wait asks for all
 of them. If it is cancelled, another one asks.
 """
 
@@ -172,7 +172,7 @@ class LookUps:
         return one.found
 
     async def _ask_for(self, batch: list[_Waiting], queue: _Queue) -> None:
-        """Ask one question for look-ups that wait, and wake them. Each gets an error of its own."""
+        """Ask one question for look-ups that wait, and wake them. Each gets a separate error."""
         claims = tuple(claims for one in batch for claims in one.claims)
         try:
             answers = iter(await self._ask(claims, state=any(one.state for one in batch)))

@@ -115,7 +115,7 @@ class _NoServer(RedactedRepr):
 
 def _call_off_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Serve `session.data.sync`, which is refused on an event loop as in a server, and needs none here."""
-    with suppress(RuntimeError):  # there is none
+    with suppress(RuntimeError):  # no event loop runs
         current_token()
         raise DataError(BLOCKS)
     return _step(call)

@@ -137,7 +137,7 @@ class Server:
     """An MCP server, whose tools use the session, and which keeps the requests that reach it.
 
     Args:
-        transport_id: The id of its own transport session, which it names in the answer to `initialize`; None if it has
+        transport_id: The id of its transport session, which it names in the answer to `initialize`; None if it has
             none.
     """
 

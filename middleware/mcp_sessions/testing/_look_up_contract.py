@@ -30,7 +30,7 @@ class LookUpContract(Fixtures):
     """Statuses and states come in one answer."""
 
     async def test_states_come_with_the_statuses(self, store: Store) -> None:
-        """If asked for, of each session its own, tracked or not. One that was purged has none."""
+        """If asked for, of each session, tracked or not. A purged session has no state."""
         a, b, c = (session(name) for name in "abc")
         await register(store, a, c)
         await store.write(namespace(a), STATE_KEY, b'{"of": "a"}')
