@@ -113,7 +113,7 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["legacy", "main"])
 def coverage(session: nox.Session) -> None:
-    """Combine the branch coverage of the two; below 100 % of the package is a failure."""
+    """Combine the branch coverage of the two; too little of the package is a failure (see `fail_under`)."""
     folders = [str(COVERAGE / name) for name in ("legacy", "main")]
     for command in (["combine", "--quiet", *folders], ["report"]):
         session.run(sys.executable, "-m", "coverage", *command, env={"COVERAGE_FILE": str(ROOT / ".coverage")})

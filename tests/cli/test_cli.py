@@ -225,6 +225,16 @@ def test_parts_left_out_of_a_principal_may_be_any(whom: tuple[str, ...], fits: b
     assert run("list", "--count", *KEYS, *whom)[1] == "sessions       0\n"
 
 
+def test_a_user_without_a_name_ends_sessions_too(recorded: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose uid is in no file."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 10001")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert run("end", "--ref", ONE.ref)[0] == 0
+
+
 def test_one_session_is_ended(recorded: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No keys are needed, and a store with a password is named: by a variable or a file."""
     monkeypatch.setenv("SESSION_STORE", f"sqlite:{recorded}")

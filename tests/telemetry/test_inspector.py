@@ -12,7 +12,7 @@ import anyio
 import httpx
 import pytest
 from apps import Server, sessions
-from clients import INITIALIZE, Answer, Client, RealClient, by, lifespan, user_of
+from clients import INITIALIZE, Answer, Client, RealClient, by, call, http, lifespan, user_of
 from failing import Failing
 from programs import free_port
 from starlette.applications import Starlette
@@ -252,6 +252,10 @@ async def test_each_answer_of_the_state_ends_its_connection() -> None:
     """So the next request may reach another worker. HTTP/2 has no such header."""
     answer = await ask("GET", "state")
     assert answer.headers[b"connection"] == b"close"
+    inspector = Inspector()
+    sessions(Server(), inspector=inspector)
+    answer = await call(inspector, http("GET", path="/state", http_version="2"), b"")
+    assert (answer.status, b"connection" in answer.headers) == (200, False)
 
 
 async def test_it_may_be_an_application_of_its_own() -> None:

@@ -12,7 +12,15 @@ from opentelemetry import baggage
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Tracer, TraceState, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    Tracer,
+    TraceState,
+    set_span_in_context,
+)
 from recorded import ALIAS, Recorder, process_wide, said
 
 from mcp_sessions import Session
@@ -72,6 +80,11 @@ async def test_every_span_within_a_sessions_request_names_it() -> None:
         tracer.start_span("after").end()
     own = dict.fromkeys(OURS, ref)
     assert attributes == {"thread": own, "inner": own, "outer": own, "above": another, "after": {}}
+
+
+async def test_a_span_that_is_not_recorded_stays_as_it_is() -> None:
+    processor = SessionSpanProcessor()
+    await handling(lambda session: processor.on_start(INVALID_SPAN))
 
 
 async def test_the_middlewares_own_spans_are_left_to_it() -> None:
