@@ -1,5 +1,6 @@
 """The span around a request, of an HTTP instrumentation, says what the request was, as tools show it for the whole."""
 
+import json
 from contextlib import nullcontext
 from typing import Any
 
@@ -269,6 +270,18 @@ async def test_users_can_be_grouped_without_their_names(spans: list[ReadableSpan
     assert ann == again != bob
     assert len(ann) == 16
     assert not [span for span in spans if "@shop" in span.to_json()]
+
+
+async def test_a_server_that_answers_no_question_is_no_error(spans: list[ReadableSpan]) -> None:
+    """Asked whether it admits the caller, it returns without a word: so does the request."""
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+    client = Client(sessions(silent))
+    message = json.dumps(client.message("sessions/create")).encode()
+    answer = await call(client.app, http(headers=client.headers("sessions/create")), message)
+    assert answer.messages == []
 
 
 # --- what the application lets through ---------------------------------------------------------------

@@ -293,7 +293,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     async def relay(self, request: Request) -> None:
         """Send the caller the server's answer unchanged, except for event ids."""
-        if request.watch is not UNWATCHED:
+        if request.watch is not UNWATCHED and self.messages:  # an application may return without an answer
             request.watch.begin_response(self.status, session_header_values(self.messages[0]))
             for text in self._texts():
                 request.watch.read(text)
